@@ -1,0 +1,111 @@
+"""The errors of the library, and how each one looks to a client.
+
+    RendererError                 500  anything of ours that went wrong
+    ├── InvalidRequest            400  the request does not fit, `param` says where
+    │   ├── NotFound              404  no such model
+    │   ├── Forbidden             403  the route is switched off
+    │   └── TooLarge              413  the request is larger than the server takes
+    ├── QueueFull                 429  no room to wait in
+    ├── Cancelled                 499  the client left or aborted
+    └── StageUnavailable          503  a stage is down, or Triton is not reachable
+
+An error crosses Triton as one line of text (`to_wire`), since a Triton error carries a message and a coarse code and an
+ensemble puts words of its own in front. `from_wire` finds the class again on the other side; what it does not
+recognise is a RendererError, thus a 500: an unexpected exception is never dressed up as the client's mistake.
+"""
+
+import re
+from typing import ClassVar
+
+
+class RendererError(Exception):
+    """Base of all errors. `message` is for the client: no traceback, no path of this machine."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "InternalServerError"
+    triton_code: ClassVar[str] = "INTERNAL"  # name of a constant of pb_utils.TritonError
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+
+
+class InvalidRequest(RendererError):
+    """The request cannot be served as it is; sending it again changes nothing."""
+
+    status = 400
+    type = "BadRequestError"
+    triton_code = "INVALID_ARG"
+
+
+class NotFound(InvalidRequest):
+    """The named model is not served here."""
+
+    status = 404
+    type = "NotFoundError"
+    triton_code = "NOT_FOUND"
+
+
+class Forbidden(InvalidRequest):
+    """The route exists but is switched off."""
+
+    status = 403
+    type = "ForbiddenError"
+    triton_code = "UNSUPPORTED"
+
+
+class TooLarge(InvalidRequest):
+    """The request exceeds a size limit of the server."""
+
+    status = 413
+    type = "RequestTooLargeError"
+
+
+class QueueFull(RendererError):
+    """More requests are waiting than the server admits; try again later."""
+
+    status = 429
+    type = "RateLimitError"
+    triton_code = "UNAVAILABLE"
+
+
+class Cancelled(RendererError):
+    """The client left, or the request was aborted."""
+
+    status = 499
+    type = "CancelledError"
+    triton_code = "CANCELLED"
+
+
+class StageUnavailable(RendererError):
+    """A stage does not answer, or Triton cannot be reached; the same request may succeed later."""
+
+    status = 503
+    type = "ServiceUnavailableError"
+    triton_code = "UNAVAILABLE"
+
+
+ALL_ERRORS: tuple[type[RendererError], ...] = (
+    InvalidRequest, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
+)  # fmt: skip
+_BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
+_WIRE = re.compile(rf"\b({'|'.join(_BY_NAME)})(?:\[([^\]\n]*)\])?: (.*)", re.DOTALL)
+
+
+def to_wire(error: RendererError) -> str:
+    """`InvalidRequest[messages.0.content.1]: the picture is cut off`: readable as it is, and parsed by `from_wire`."""
+    where = f"[{error.param}]" if error.param else ""
+    return f"{type(error).__name__}{where}: {error.message}"
+
+
+def from_wire(text: str) -> RendererError:
+    """The error that `to_wire` wrote, whatever Triton put in front of it; else Triton's own text, classified."""
+    found = _WIRE.search(text)
+    if found:
+        name, param, message = found.groups()
+        return _BY_NAME[name](message, param)
+    lowered = text.lower()
+    if "is not healthy" in lowered or "is not ready" in lowered or "unavailable" in lowered or "failed to connect" in lowered:
+        return StageUnavailable(text)
+    return RendererError(text)

@@ -1,0 +1,75 @@
+"""What all documents have in common."""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from triton_renderer.errors import InvalidRequest
+
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+
+NullableBool = Annotated[bool, BeforeValidator(lambda value: False if value is None else value)]
+"""A flag for which null means false."""
+
+Model = TypeVar("Model", bound="Wire")
+
+
+class Wire(BaseModel):
+    """A JSON document. Unknown fields are ignored, as in the reference."""
+
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class StreamOptions(Wire):
+    """What a stream carries besides its tokens."""
+
+    include_usage: NullableBool = True
+    continuous_usage_stats: NullableBool = False
+
+
+class Usage(Wire):
+    """Token counts of one request."""
+
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: dict[str, Any] | None = None
+
+
+class ErrorInfo(Wire):
+    """The inner part of every error answer."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: int
+
+
+class ErrorResponse(Wire):
+    """The body of every error answer."""
+
+    error: ErrorInfo
+
+
+def parse(model: type[Model], document: Any) -> Model:
+    """`document`, JSON bytes or parsed JSON, as `model`.
+
+    Raises InvalidRequest with the first misfit and where it is.
+    """
+    try:
+        return model.model_validate_json(document) if isinstance(document, bytes | str) else model.model_validate(document)
+    except ValidationError as error:
+        raise misfit(error) from error
+
+
+def misfit(error: ValidationError) -> InvalidRequest:
+    """The first complaint of pydantic as the client should read it; `param` is the dotted path."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return InvalidRequest(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
+
+
+TokenId = Annotated[int, Field(ge=0, le=INT64_MAX)]
+Int64 = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX)]

@@ -1,0 +1,117 @@
+"""Every setting, once: an environment variable (the field's name in capitals), a flag (--the-name), a make variable.
+
+The launcher, the shim and the stages read the same environment. An unusable value is refused with its name, the value
+and what would do; an empty variable counts as unset.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "shapes-vl"
+
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+class SettingsError(Exception):
+    """A setting has a value that cannot be used."""
+
+
+class Settings(BaseSettings):
+    """The settings, read from the environment once and never changed."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True)
+
+    model: str = Field(str(BUNDLED_MODEL), description="Hugging Face id or folder of the model")
+    served_model_name: str | None = Field(None, description="name that clients use (default: the id, or the folder's name)")
+    role: Literal["all"] = Field("all", description="which stages this server runs")
+    host: str = Field("127.0.0.1", min_length=1, description="address that the shim and Triton listen on")
+    shim_port: Port = Field(9000, description="port of the OpenAI and renderer API")
+    triton_http_port: Port = Field(8000, description="port of Triton's HTTP endpoint")
+    triton_grpc_port: Port = Field(8001, description="port of Triton's gRPC endpoint")
+    triton_metrics_port: Port = Field(8002, description="port of Triton's metrics")
+    max_model_len: int | None = Field(None, ge=1, description="context length in tokens (default: the model's)")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="dtype of weights and KV cache")
+    tool_call_parser: Literal["auto", "none", "hermes"] = Field(
+        "auto", description="tool call format (auto: hermes for the bundled model, else none)"
+    )
+    reasoning_parser: Literal["auto", "none", "qwen3"] = Field(
+        "auto", description="reasoning format (auto: qwen3 for the bundled model, else none)"
+    )
+    api_key: str | None = Field(None, description="key that every route but /health asks for")
+    allowed_media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="comma-separated host names that image URLs may name (default: data URLs only)"
+    )
+    max_request_bytes: int = Field(64 * 2**20, ge=1024, description="largest HTTP request body")
+    vllm_enable_scale_out_endpoints: bool = Field(
+        False,
+        validation_alias=AliasChoices("vllm_enable_scale_out_endpoints", "enable_scale_out"),
+        description="serve the render, derender and generate routes (also --enable-scale-out)",
+    )
+    encoder_cache_bytes: int = Field(256 * 2**20, ge=0, description="memory for encoder outputs")
+    max_image_pixels: int = Field(178_956_970, ge=1, description="largest picture, in pixels")
+    max_images: int = Field(32, ge=1, le=256, description="pictures of one request")
+    max_running_requests: int = Field(32, ge=1, description="requests that decode as one batch")
+    max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
+    request_timeout_s: float = Field(600.0, gt=0, description="longest time that a request may take, in seconds")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="verbosity of the logs")
+
+    @field_validator("allowed_media_hosts", mode="before")
+    @classmethod
+    def _split_hosts(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(host.strip().lower().rstrip(".") for host in value.split(",") if host.strip())
+        return value
+
+    @property
+    def is_bundled_model(self) -> bool:
+        """The model is the one that comes with the project."""
+        path = Path(self.model)
+        return path.is_dir() and path.resolve() == BUNDLED_MODEL.resolve()
+
+    @property
+    def model_name(self) -> str:
+        """The name under which the model is served."""
+        if self.served_model_name:
+            return self.served_model_name
+        return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
+
+    @property
+    def tool_parser_name(self) -> str | None:
+        """The configured tool call parser; None where there is none."""
+        return self._parser(self.tool_call_parser, "hermes")
+
+    @property
+    def reasoning_parser_name(self) -> str | None:
+        """The configured reasoning parser; None where there is none."""
+        return self._parser(self.reasoning_parser, "qwen3")
+
+    def _parser(self, name: str, bundled: str) -> str | None:
+        if name == "auto":
+            return bundled if self.is_bundled_model else None
+        return None if name == "none" else name
+
+    def environment(self) -> dict[str, str]:
+        """These settings as environment variables, for a child process."""
+        values = self.model_dump(exclude_none=True)
+        return {
+            name.upper(): ",".join(value) if isinstance(value, tuple) else str(int(value) if value is True or value is False else value)
+            for name, value in values.items()
+        }
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """The settings from `overrides` (flags), else the environment, else the defaults.
+
+    Raises SettingsError naming the setting, its value and what is wrong.
+    """
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(str(part) for part in problem['loc']).upper()}={problem['input']!r}: {problem['msg']}"
+            for problem in error.errors(include_url=False)
+        ]
+        raise SettingsError("; ".join(problems)) from error
