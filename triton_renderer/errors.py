@@ -90,6 +90,13 @@ ALL_ERRORS: tuple[type[RendererError], ...] = (
     InvalidRequest, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
 )  # fmt: skip
 _BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
+_STAGE_IS_DOWN = (  # Triton's own words, in lower case
+    "is not healthy",  # the stub process died
+    "is not ready",
+    "no available versions",  # between unload and load
+    "unavailable",
+    "failed to connect",
+)
 _WIRE = re.compile(rf"\b({'|'.join(_BY_NAME)})(?:\[([^\]\n]*)\])?: (.*)", re.DOTALL)
 
 
@@ -106,6 +113,6 @@ def from_wire(text: str) -> RendererError:
         name, param, message = found.groups()
         return _BY_NAME[name](message, param)
     lowered = text.lower()
-    if "is not healthy" in lowered or "is not ready" in lowered or "unavailable" in lowered or "failed to connect" in lowered:
+    if any(sign in lowered for sign in _STAGE_IS_DOWN):
         return StageUnavailable(text)
     return RendererError(text)

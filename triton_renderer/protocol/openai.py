@@ -144,9 +144,11 @@ Prompt = str | Annotated[list[TokenId], Field(min_length=1)]
 class CompletionRequest(_SamplingFields):
     """POST /v1/completions and its render route."""
 
-    prompt: Prompt | Annotated[list[str], Field(min_length=1)] | Annotated[
-        list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)
-    ]
+    prompt: (
+        Prompt
+        | Annotated[list[str], Field(min_length=1)]
+        | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
+    )
     max_tokens: int | None = 16
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: NullableBool = False
@@ -209,5 +211,3 @@ class ModelList(Wire):
 
     object: Literal["list"] = "list"
     data: list[ModelCard]
-
-

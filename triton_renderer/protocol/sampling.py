@@ -19,7 +19,9 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-StopStrings = Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)]
+StopStrings = Annotated[
+    list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)
+]
 TokenIdList = Annotated[list[TokenId], BeforeValidator(_as_list)]
 
 

@@ -88,6 +88,14 @@ class RequestContext(Wire):
     """From render with `for_generate`: further fields of the GenerateRequest (request_id, token_offsets, …)."""
 
 
+class AbortOperation(Wire):
+    """`context` tensor of prefill_decode with {"op": "abort"}: ends requests, by internal or client id."""
+
+    request_ids: list[str]
+    remember: bool = False
+    """Also end a request with such an internal id that arrives later: it is still in an earlier stage."""
+
+
 class EncodedItem(Wire):
     """One item's rows in `embeddings`."""
 

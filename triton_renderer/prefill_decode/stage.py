@@ -1,0 +1,218 @@
+"""The prefill_decode stage: checks a request against the model and the encoder's rows, and gives it to the engine."""
+
+import logging
+import time
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from triton_renderer import checkpoint
+from triton_renderer.errors import InvalidRequest, StageUnavailable
+from triton_renderer.prefill_decode.engine import Engine
+from triton_renderer.prefill_decode.model_runner import ModelRunner
+from triton_renderer.prefill_decode.scheduler import Scheduler
+from triton_renderer.prefill_decode.sequence import MultimodalInputs, Request, Sequence, Sink
+from triton_renderer.prefill_decode.stopping import StopChecker
+from triton_renderer.protocol.stages import EncodedItem, EncodedItems, RequestContext
+from triton_renderer.settings import Settings
+from triton_renderer.text.tokenizer import load_tokenizer
+
+log = logging.getLogger(__name__)
+
+MAX_PREFILL_TOKENS = 2048
+"""Prompt tokens of one step."""
+PROMPT_TAIL = 8
+"""Prompt tokens that seed the detokenizer."""
+STALLED_AFTER_S = 120.0
+"""An engine that has not come round for this long is taken for dead: no step takes this long."""
+
+_EMBEDDING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_UNSUPPORTED = ("structured_outputs", "bad_words", "prompt_logprobs")
+
+
+class PrefillDecode:
+    """The language model behind an engine."""
+
+    def __init__(self, runner: ModelRunner, settings: Settings) -> None:
+        self._runner = runner
+        self._tokenizer = load_tokenizer(settings.model)
+        self.max_model_len = checkpoint.context_length(runner.config, settings)
+        eos = runner.model.generation_config.eos_token_id if runner.model.generation_config else None
+        listed = eos if isinstance(eos, list) else [eos]
+        self._eos_token_ids = {token for token in [*listed, self._tokenizer.eos_token_id] if token is not None}
+        self.engine = Engine(
+            runner, Scheduler(settings.max_running_requests, settings.max_waiting_requests, MAX_PREFILL_TOKENS)
+        )
+        self.engine.start()
+
+    @classmethod
+    def load(cls, settings: Settings) -> "PrefillDecode":
+        """Loads the language model's weights and starts the engine. Raises CheckpointError or SettingsError."""
+        started = time.monotonic()
+        runner = ModelRunner.load(settings)
+        size = checkpoint.parameter_bytes(runner.model) / 2**20
+        log.info("%.1f MiB of weights loaded in %.1f s (%s, %s)", size, time.monotonic() - started, runner.dtype, runner.device)
+        return cls(runner, settings)
+
+    def submit(
+        self,
+        token_ids: npt.NDArray[np.int64],
+        embeddings: torch.Tensor,
+        encoded: EncodedItems,
+        context: RequestContext,
+        sink: Sink,
+    ) -> None:
+        """Starts a request; `sink` gets its chunks, or its failure.
+
+        token_ids: [tokens] int64; embeddings: [bytes] uint8 on any device, as `encoded` describes; neither is kept.
+        Raises InvalidRequest where they do not fit the model or each other.
+        """
+        self._check_sampling(context)
+        self._check_tokens(token_ids, context)
+        multimodal = self._multimodal(token_ids, embeddings, encoded)
+        prompt = self._runner.make_prompt(token_ids.copy(), multimodal)
+        self.engine.add(
+            Request(
+                context=context,
+                prompt=prompt,
+                max_tokens=self._max_tokens(len(token_ids), context),
+                sink=sink,
+                make_sequence=self._make_sequence,
+                ec_transfer_params=encoded.ec_transfer_params,
+            )
+        )
+
+    def abort(self, request_ids: Iterable[str], remember: bool = False) -> None:
+        """See `Engine.abort`."""
+        self.engine.abort(request_ids, remember)
+
+    def check_health(self) -> None:
+        """Raises StageUnavailable unless the engine's thread runs and comes round."""
+        if not self.engine.is_alive:
+            raise StageUnavailable("the engine of prefill_decode has stopped")
+        if (idle := time.monotonic() - self.engine.heartbeat) > STALLED_AFTER_S:
+            raise StageUnavailable(f"the engine of prefill_decode has not made a step for {idle:.0f} s")
+
+    def close(self) -> None:
+        """Ends the engine; open requests fail."""
+        self.engine.close()
+
+    def _make_sequence(self, request: Request, index: int) -> Sequence:
+        params = request.context.sampling_params
+        generator = None
+        if not params.is_greedy:
+            generator = torch.Generator()
+            if params.seed is None:
+                generator.seed()
+            else:
+                generator.manual_seed(params.seed + index)
+        stop = StopChecker(
+            params,
+            request.max_tokens,
+            eos_token_ids=self._eos_token_ids,
+            tokenizer=self._tokenizer,
+            prompt_tail=request.prompt.token_ids[-PROMPT_TAIL:].tolist(),
+            want_text=request.context.output_mode == "text",
+        )
+        return Sequence(request, index, stop, generator)
+
+    def _check_sampling(self, context: RequestContext) -> None:
+        params = context.sampling_params
+        for name in _UNSUPPORTED:
+            if getattr(params, name) not in (None, []):
+                raise InvalidRequest(f"sampling_params.{name} is not supported by this server", f"sampling_params.{name}")
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(params, name) or ():
+                self._check_token(token_id, f"sampling_params.{name}")
+
+    def _check_token(self, token_id: int, where: str) -> None:
+        if not 0 <= token_id < self._runner.vocab_size:
+            raise InvalidRequest(f"{where}: {token_id} is not one of the {self._runner.vocab_size} token ids", where)
+
+    def _check_tokens(self, token_ids: npt.NDArray[np.int64], context: RequestContext) -> None:
+        if token_ids.ndim != 1 or token_ids.size == 0:
+            raise InvalidRequest(f"token_ids has shape {list(token_ids.shape)}, at least one token is needed", "token_ids")
+        for extreme in (int(token_ids.min()), int(token_ids.max())):
+            self._check_token(extreme, "token_ids")
+        if len(token_ids) >= self.max_model_len:
+            raise InvalidRequest(
+                f"the prompt has {len(token_ids)} tokens and leaves no room for output in the context of {self.max_model_len}",
+                "token_ids",
+            )
+        max_tokens = context.sampling_params.max_tokens
+        if max_tokens is not None and max_tokens > self.max_model_len:
+            raise InvalidRequest(
+                f"max_tokens is {max_tokens}, the model's context has {self.max_model_len} tokens", "sampling_params.max_tokens"
+            )
+
+    def _max_tokens(self, num_prompt_tokens: int, context: RequestContext) -> int:
+        room = self.max_model_len - num_prompt_tokens
+        asked = context.sampling_params.max_tokens
+        return room if asked is None else min(asked, room)
+
+    def _multimodal(
+        self, token_ids: npt.NDArray[np.int64], embeddings: torch.Tensor, encoded: EncodedItems
+    ) -> MultimodalInputs | None:
+        """The rows of each item in the order of the prompt, checked against its placeholders."""
+        is_image = token_ids == (-1 if self._runner.image_token_id is None else self._runner.image_token_id)
+        items = sorted(encoded.items, key=lambda item: item.placeholder.offset)
+        _check_placeholders(items, is_image)
+        if not items:
+            return None
+        features = self._features(embeddings, encoded)
+        order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
+        if len({frozenset(item.metadata) for item in items}) > 1:
+            raise InvalidRequest("the items of a request must all have the same metadata", "encoded")
+        return MultimodalInputs(
+            [features[index] for index in order],
+            [{name: torch.tensor([value]) for name, value in item.metadata.items()} for item in items],
+            [item.digest for item in items],
+        )
+
+    def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
+        """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""
+        if encoded.dtype not in _EMBEDDING_DTYPES:
+            raise InvalidRequest(f"embeddings of dtype {encoded.dtype!r} are not accepted", "encoded")
+        dtype = _EMBEDDING_DTYPES[encoded.dtype]
+        depth, hidden = 1 + encoded.deepstack, self._runner.config.get_text_config().hidden_size
+        shapes = [(depth, item.rows, encoded.hidden) for item in encoded.items]
+        expected = sum(depth * rows * width for depth, rows, width in shapes) * dtype.itemsize
+        if encoded.hidden != hidden or embeddings.numel() != expected:
+            raise InvalidRequest(
+                f"embeddings has {embeddings.numel()} bytes of width {encoded.hidden}; {expected} of width {hidden} are expected",
+                "embeddings",
+            )
+        rows = embeddings.view(dtype).to(self._runner.device, self._runner.dtype, copy=True)
+        if not bool(rows.isfinite().all()):
+            raise InvalidRequest("embeddings holds values that are not finite", "embeddings")
+        parts = rows.split([depth * count * width for depth, count, width in shapes])  # type: ignore[no-untyped-call]
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _check_placeholders(items: list[EncodedItem], is_image: npt.NDArray[np.bool_]) -> None:
+    """Every image token belongs to exactly one placeholder range, and each range has as many as its item has rows.
+
+    items: ordered by offset. is_image: [tokens].
+    """
+    end = 0
+    for index, item in enumerate(items):
+        start, where = item.placeholder.offset, f"features.{item.modality}.{index}"
+        stray = np.flatnonzero(is_image[end:start])
+        if start < end or start + item.placeholder.length > len(is_image):
+            raise InvalidRequest(f"{where}: its placeholder range overlaps another or leaves the prompt", where)
+        if stray.size:
+            raise InvalidRequest(
+                f"token_ids has an image token at position {end + int(stray[0])}, outside every placeholder range"
+            )
+        end = start + item.placeholder.length
+        if (tokens := int(is_image[start:end].sum())) != item.rows:
+            raise InvalidRequest(
+                f"{where}: its placeholder range has {tokens} image tokens, the item has {item.rows} rows", where
+            )
+    stray = np.flatnonzero(is_image[end:])
+    if stray.size:
+        raise InvalidRequest(
+            f"token_ids has an image token at position {end + int(stray[0])}, outside every placeholder range", "token_ids"
+        )

@@ -1,0 +1,92 @@
+"""Logprobs of token ids as OpenAI shows them, with text and bytes."""
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerFast
+
+from triton_renderer.protocol.generate import GenerateLogprob, GenerateLogprobs
+from triton_renderer.protocol.openai import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
+from triton_renderer.text import utf8
+from triton_renderer.text.pieces import pieces_of
+
+LOWEST_LOGPROB = -9999.0
+"""Stands for minus infinity and for not-a-number, which JSON does not have."""
+
+
+class LogprobsDecoder:
+    """Puts the tokens of one output's logprobs into words, a few at a time.
+
+    `bytes` are a token's own bytes, so those of all sampled tokens joined are the bytes of the output, special tokens
+    included. `token` is the text that the token ends: for the last part of a character the whole character, for an
+    earlier part nothing. Every candidate is read behind the tokens that were really sampled.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, prompt_tail: Sequence[int] = (), text_offset: int = 0) -> None:
+        self._pieces = pieces_of(tokenizer)
+        self._pending = b""  # the begun character at the end of the sampled tokens
+        self._at_start = True
+        self._text_offset = text_offset
+        for token_id in prompt_tail:
+            self._advance(token_id)
+
+    def chat(self, logprobs: GenerateLogprobs, top_logprobs: int | None = None) -> ChatLogprobs:
+        """One entry a token. Of its candidates the first `top_logprobs` are shown, all of them for None."""
+        content = []
+        for entry in logprobs.content or []:
+            candidates = [self._candidate(candidate) for candidate in entry.top_logprobs[:top_logprobs]]
+            sampled = self._candidate(entry)
+            content.append(
+                TokenLogprob(token=sampled.token, logprob=sampled.logprob, bytes=sampled.bytes, top_logprobs=candidates)
+            )
+            self._advance(entry.token_id)
+        return ChatLogprobs(content=content)
+
+    def completion(self, logprobs: GenerateLogprobs) -> CompletionLogprobs:
+        """The same in the shape of the completion route; `text_offset` goes on from call to call."""
+        result = CompletionLogprobs()
+        for entry in logprobs.content or []:
+            sampled = self._candidate(entry)
+            candidates = [self._candidate(candidate) for candidate in entry.top_logprobs]
+            result.tokens.append(sampled.token)
+            result.token_logprobs.append(sampled.logprob)
+            by_token: dict[str, float] = {}
+            for candidate in candidates:
+                by_token.setdefault(candidate.token, candidate.logprob)  # the more likely one comes first
+            result.top_logprobs.append(by_token)
+            result.text_offset.append(self._text_offset)
+            self._text_offset += len(sampled.token)
+            self._advance(entry.token_id)
+        return result
+
+    def state(self) -> dict[str, Any]:
+        """The state as small, plain JSON for `from_state`."""
+        return {"pending": list(self._pending), "at_start": self._at_start, "text_offset": self._text_offset}
+
+    @classmethod
+    def from_state(cls, tokenizer: PreTrainedTokenizerFast, state: dict[str, Any]) -> Self:
+        """The decoder that had this `state`."""
+        decoder = cls(tokenizer, (), state["text_offset"])
+        decoder._pending = bytes(state["pending"])
+        decoder._at_start = state["at_start"]
+        return decoder
+
+    def _candidate(self, entry: GenerateLogprob) -> TopLogprob:
+        piece = self._piece(entry.token_id)
+        text, _ = utf8.decode(self._context(piece) + piece)
+        logprob = entry.logprob if entry.logprob > LOWEST_LOGPROB else LOWEST_LOGPROB
+        return TopLogprob(token=text, logprob=logprob, bytes=list(piece))
+
+    def _advance(self, token_id: int) -> None:
+        if token_id in self._pieces.special_ids or not self._pieces.knows(token_id):
+            return
+        piece = self._piece(token_id)
+        _, self._pending = utf8.decode(self._context(piece) + piece)
+        self._at_start = False
+
+    def _piece(self, token_id: int) -> bytes:
+        return self._pieces.first_bytes_of(token_id) if self._at_start else self._pieces.bytes_of(token_id)
+
+    def _context(self, piece: bytes) -> bytes:
+        """The begun character, unless `piece` begins another one."""
+        return self._pending if not piece or utf8.continues(piece) else b""
