@@ -97,7 +97,9 @@ class Settings(BaseSettings):
         """These settings as environment variables, for a child process."""
         values = self.model_dump(exclude_none=True)
         return {
-            name.upper(): ",".join(value) if isinstance(value, tuple) else str(int(value) if value is True or value is False else value)
+            name.upper(): ",".join(value)
+            if isinstance(value, tuple)
+            else str(int(value) if value is True or value is False else value)
             for name, value in values.items()
         }
 

@@ -32,7 +32,7 @@ class StopMatcher:
             start, found = match
             self._beginning = ""
             return text[passed_on : start + len(found) if self._include else start], found
-        end = len(text) - self._beginning_at_end(text)
+        end = len(text) - beginning_at_end(text, self._stop)
         self._beginning = text[end:]
         return text[passed_on:] if self._include else text[:end], None
 
@@ -64,11 +64,21 @@ class StopMatcher:
         _, _, start, found = min(matches)
         return start, found
 
-    def _beginning_at_end(self, text: str) -> int:
-        """The length of the longest end of `text` that is the beginning of a stop string, but not all of it."""
-        longest = min(len(text), max(map(len, self._stop), default=0) - 1)
-        for length in range(longest, 0, -1):
-            end = text[len(text) - length :]
-            if any(len(stop) > length and stop.startswith(end) for stop in self._stop):
-                return length
-        return 0
+
+def beginning_at_end(text: str, strings: Sequence[str]) -> int:
+    """The length of the longest end of `text` that is the beginning of one of `strings`, but not all of it."""
+    longest = min(len(text), max(map(len, strings), default=0) - 1)
+    for length in range(longest, 0, -1):
+        end = text[len(text) - length :]
+        if any(len(string) > length and string.startswith(end) for string in strings):
+            return length
+    return 0
+
+
+def first_of(text: str, strings: Sequence[str]) -> tuple[int, str] | None:
+    """Where one of `strings` stands first in `text`, and which one; of two at the same place the longer one."""
+    found = [(position, -len(string), string) for string in strings if (position := text.find(string)) >= 0]
+    if not found:
+        return None
+    position, _, string = min(found)
+    return position, string

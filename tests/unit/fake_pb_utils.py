@@ -1,0 +1,73 @@
+"""What the adapter uses of triton_python_backend_utils, without Triton."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = 1
+
+
+class TritonError:
+    INTERNAL, INVALID_ARG, NOT_FOUND, UNSUPPORTED, UNAVAILABLE, CANCELLED = range(6)
+
+    def __init__(self, message: str, code: int = INTERNAL) -> None:
+        self.message, self.code = message, code
+
+
+class Tensor:
+    def __init__(self, name: str, array: npt.NDArray[Any]) -> None:
+        if not isinstance(array, np.ndarray):
+            raise TypeError("a numpy array is expected")
+        self.name, self.array = name, array
+
+    def as_numpy(self) -> npt.NDArray[Any]:
+        return self.array
+
+    def is_cpu(self) -> bool:
+        return True
+
+
+class InferenceResponse:
+    def __init__(self, tensors: list[Tensor] | None = None, error: TritonError | None = None) -> None:
+        self.outputs = {tensor.name: tensor.array for tensor in tensors or []}
+        self.error = error
+
+
+@dataclass
+class Sender:
+    """Notes what is sent, and breaks on anything behind the final flag, as Triton does."""
+
+    sent: list[tuple[InferenceResponse | None, int]] = field(default_factory=list)
+    cancelled: bool = False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        if self.num_final:
+            raise RuntimeError("unable to send a response: the final one has been sent")
+        self.sent.append((response, flags))
+
+    def is_cancelled(self) -> bool:
+        return self.cancelled
+
+    @property
+    def num_final(self) -> int:
+        return sum(flags for _, flags in self.sent)
+
+
+@dataclass
+class Request:
+    inputs: dict[str, npt.NDArray[Any]]
+    sender: Sender = field(default_factory=Sender)
+
+    def get_response_sender(self) -> Sender:
+        return self.sender
+
+
+def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
+    return Tensor(name, request.inputs[name]) if name in request.inputs else None
+
+
+def document(json: bytes) -> npt.NDArray[Any]:
+    """A BYTES tensor with one element."""
+    return np.array([json], dtype=np.object_)

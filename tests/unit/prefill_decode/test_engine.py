@@ -1,0 +1,224 @@
+"""Every request ends exactly once, whatever happens to it."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.prefill_decode.fakes import CountingRunner, NotingSink, make_request
+from triton_renderer.errors import Cancelled, InvalidRequest, QueueFull, RendererError, StageUnavailable
+from triton_renderer.prefill_decode.engine import Engine
+from triton_renderer.prefill_decode.scheduler import Scheduler
+
+
+@pytest.fixture
+def runner() -> CountingRunner:
+    return CountingRunner()
+
+
+@pytest.fixture
+def engine(runner: CountingRunner) -> Iterator[Engine]:
+    engine = Engine(runner, Scheduler(max_running=4, max_waiting=100, max_prefill_tokens=64))  # type: ignore[arg-type]
+    engine.start()
+    yield engine
+    engine.close()
+    assert not engine.is_alive
+    assert runner.cache.num_rows == 0
+
+
+def wait_until(condition: object, timeout_s: float = 5.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.002)
+
+
+def test_streamed_request_gets_a_chunk_a_token_and_one_final(engine: Engine) -> None:
+    sink = NotingSink()
+    engine.add(make_request(sink, [7], max_tokens=4))
+    sink.wait()
+    assert sink.token_ids == [8, 9, 10, 11]
+    assert [chunk.number for chunk in sink.chunks] == [0, 1, 2, 3]
+    assert [chunk.final for chunk in sink.chunks] == [False, False, False, True]
+    assert sink.finish_reasons == ["length"]
+    assert sink.chunks[-1].completion_tokens == 4
+
+
+def test_plain_request_gets_one_chunk_with_everything(engine: Engine) -> None:
+    sink = NotingSink()
+    engine.add(make_request(sink, [7], max_tokens=4, stream=False, n=3))
+    sink.wait()
+    (chunk,) = sink.chunks
+    assert [choice.num_tokens for choice in chunk.choices] == [4, 4, 4]
+    assert sink.token_ids == [8, 9, 10, 11] * 3
+
+
+def test_streamed_choices_report_their_finish_once(engine: Engine) -> None:
+    sink = NotingSink()
+    engine.add(make_request(sink, [7], max_tokens=3, n=2))
+    sink.wait()
+    assert sorted(choice.index for chunk in sink.chunks for choice in chunk.choices if choice.finish_reason) == [0, 1]
+    assert sink.num_ends == 1
+
+
+def test_requests_decode_as_one_batch_and_join_while_others_run(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    first, second = NotingSink(), NotingSink()
+    engine.add(make_request(first, [1], max_tokens=30, request_id="a"))
+    wait_until(lambda: len(first.token_ids) > 3)
+    engine.add(make_request(second, [20], max_tokens=5, request_id="b"))
+    second.wait()
+    assert not first.finish_reasons
+    assert second.token_ids == [21, 22, 23, 24, 25]
+    assert first.wait().token_ids == [(2 + i) % 40 for i in range(30)]
+    assert max(runner.batch_sizes) == 2
+
+
+def test_more_requests_than_places_all_end(engine: Engine) -> None:
+    sinks = [NotingSink() for _ in range(20)]
+    for index, sink in enumerate(sinks):
+        engine.add(make_request(sink, [index], max_tokens=1 + index % 7, request_id=str(index), stream=index % 2 == 0))
+    for index, sink in enumerate(sinks):
+        assert sink.wait().token_ids == [(index + 1 + step) % 40 for step in range(1 + index % 7)]
+        assert sink.num_ends == 1
+
+
+def test_exception_in_prefill_fails_that_request_only(engine: Engine, runner: CountingRunner) -> None:
+    bad, good = NotingSink(), NotingSink()
+    runner.fail_prefill = RuntimeError("secret detail")
+    engine.add(make_request(bad))
+    assert type(bad.wait().error) is RendererError
+    assert "secret" not in str(bad.error)
+    runner.fail_prefill = None
+    engine.add(make_request(good))
+    assert good.wait().error is None
+
+
+def test_client_error_in_prefill_keeps_its_class(engine: Engine, runner: CountingRunner) -> None:
+    sink = NotingSink()
+    runner.fail_prefill = InvalidRequest("does not fit", "features")
+    engine.add(make_request(sink))
+    assert isinstance(sink.wait().error, InvalidRequest)
+
+
+def test_exception_in_decode_fails_the_running_requests_and_the_engine_goes_on(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    running, later = NotingSink(), NotingSink()
+    engine.add(make_request(running, max_tokens=1000))
+    wait_until(lambda: running.token_ids)
+    runner.fail_decode = RuntimeError("broken")
+    assert type(running.wait().error) is RendererError
+    engine.add(make_request(later))
+    assert later.wait().error is None
+    assert (running.num_ends, later.num_ends) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["internal", "client's"])
+def test_abort_finishes_with_abort_within_a_step(engine: Engine, runner: CountingRunner, name: str) -> None:
+    runner.step_s = 0.005
+    sink = NotingSink()
+    engine.add(make_request(sink, max_tokens=1000, request_id="internal", external_id="client's"))
+    wait_until(lambda: len(sink.token_ids) >= 5)
+    before = len(sink.token_ids)
+    engine.abort([name])
+    sink.wait()
+    assert sink.finish_reasons == ["abort"]
+    assert len(sink.token_ids) <= before + 3
+    assert runner.cache.num_rows == 0
+
+
+def test_abort_of_a_plain_request_delivers_what_there_is(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    sink = NotingSink()
+    engine.add(make_request(sink, max_tokens=1000, stream=False))
+    wait_until(lambda: len(runner.batch_sizes) > 5)
+    engine.abort(["r"])
+    assert len(sink.wait().token_ids) > 5
+    assert sink.finish_reasons == ["abort"]
+
+
+def test_remembered_abort_ends_a_request_that_comes_later(engine: Engine, runner: CountingRunner) -> None:
+    engine.abort(["late"], remember=True)
+    sink = NotingSink()
+    engine.add(make_request(sink, request_id="late"))
+    assert sink.wait().finish_reasons == ["abort"]
+    assert not runner.batch_sizes
+
+
+def test_forgotten_abort_of_a_clients_id_does_not_hit_its_next_use(engine: Engine) -> None:
+    engine.abort(["again"])
+    sink = NotingSink()
+    engine.add(make_request(sink, external_id="again"))
+    assert sink.wait().finish_reasons == ["length"]
+
+
+def test_abort_after_the_end_is_nothing(engine: Engine) -> None:
+    sink = NotingSink()
+    engine.add(make_request(sink))
+    sink.wait()
+    engine.abort(["r"])
+    engine.abort(["r"])
+    time.sleep(0.05)
+    assert sink.num_ends == 1
+
+
+def test_cancelled_client_ends_its_request(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    sink = NotingSink()
+    engine.add(make_request(sink, max_tokens=10_000))
+    wait_until(lambda: sink.token_ids)
+    sink.cancelled = True
+    assert isinstance(sink.wait().error, Cancelled)
+    assert runner.cache.num_rows == 0
+
+
+def test_close_fails_running_waiting_and_later_requests(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    sinks = [NotingSink() for _ in range(10)]
+    for index, sink in enumerate(sinks):
+        engine.add(make_request(sink, max_tokens=10_000, request_id=str(index)))
+    wait_until(lambda: sinks[0].token_ids)
+    engine.close()
+    late = NotingSink()
+    engine.add(make_request(late))
+    for sink in [*sinks, late]:
+        assert isinstance(sink.wait().error, StageUnavailable)
+        assert sink.num_ends == 1
+
+
+def test_full_queue_is_refused() -> None:
+    runner = CountingRunner()
+    runner.step_s = 0.01
+    engine = Engine(runner, Scheduler(max_running=1, max_waiting=2, max_prefill_tokens=64))  # type: ignore[arg-type]
+    engine.start()
+    sinks = [NotingSink() for _ in range(6)]
+    for index, sink in enumerate(sinks):
+        engine.add(make_request(sink, max_tokens=50, request_id=str(index)))
+        time.sleep(0.03)
+    refused = [sink for sink in sinks if isinstance(sink.error, QueueFull)]
+    engine.close()
+    assert len(refused) >= 3
+    assert all(sink.wait().num_ends == 1 for sink in sinks)
+
+
+def test_more_choices_than_places_is_the_clients_mistake(engine: Engine) -> None:
+    sink = NotingSink()
+    engine.add(make_request(sink, n=5))
+    assert isinstance(sink.wait().error, InvalidRequest)
+
+
+def test_sinks_of_many_threads_each_end_once(engine: Engine) -> None:
+    sinks = [NotingSink() for _ in range(40)]
+
+    def client(index: int) -> None:
+        engine.add(make_request(sinks[index], max_tokens=20, request_id=str(index)))
+        if index % 3 == 0:
+            engine.abort([str(index)], remember=True)
+
+    threads = [threading.Thread(target=client, args=(index,)) for index in range(40)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [sink.wait().num_ends for sink in sinks] == [1] * 40

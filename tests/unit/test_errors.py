@@ -1,0 +1,36 @@
+import pytest
+
+from triton_renderer import errors
+from triton_renderer.errors import ALL_ERRORS, RendererError, StageUnavailable, from_wire, to_wire
+
+
+@pytest.mark.parametrize("cls", ALL_ERRORS)
+@pytest.mark.parametrize(
+    "prefix", ["", "in ensemble 'chat', ", "Failed to process the request(s) for model 'render_0_0', message: "]
+)
+def test_error_survives_triton(cls: type[RendererError], prefix: str) -> None:
+    error = from_wire(prefix + to_wire(cls("the picture: is [cut] off", "messages.0.content.1")))
+    assert (type(error), error.message, error.param) == (cls, "the picture: is [cut] off", "messages.0.content.1")
+
+
+def test_every_error_class_is_known_to_the_wire() -> None:
+    classes = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, RendererError)}
+    assert classes == set(ALL_ERRORS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Stub process 'render_0_0' is not healthy.",
+        "in ensemble 'chat', Stub process 'prefill_decode_0_0' is not healthy.",
+        "Request for unknown model: 'encode' has no available versions",
+        "Request for unknown model: 'chat' is not ready",
+        "failed to connect to all addresses",
+    ],
+)
+def test_tritons_words_for_a_stage_that_is_down(text: str) -> None:
+    assert isinstance(from_wire(text), StageUnavailable)
+
+
+def test_anything_else_is_an_internal_error() -> None:
+    assert type(from_wire("AttributeError: 'NoneType' object has no attribute 'x'")) is RendererError

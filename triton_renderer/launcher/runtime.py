@@ -1,0 +1,127 @@
+"""The Triton runtime: a real tritonserver without a container, kept inside the environment.
+
+    <environment>/triton-2.51.0/         bin/tritonserver, lib/, backends/python/ with the stub for this Python
+    <environment>/perf-analyzer-2.50.0/  bin/perf_analyzer
+"""
+
+import os
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from triton_renderer.launcher.interpreter import PYTHON, libpython
+from triton_renderer.launcher.wheels import Wheel, unpack_once
+from triton_renderer.settings import Settings
+
+MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
+EXIT_TIMEOUT_S = 3
+"""How long tritonserver lets requests finish when it ends."""
+LOAD_TIMEOUT_S = 3600
+"""How long one stage may load; one that dies is noticed at once."""
+
+TRITON = Wheel(
+    requirement="nvidia-pytriton==0.7.0",
+    sha256="21f063ff93bb426d0c06b7a55e7eb9efcfe62c0dddd9a908e9877e18710128df",
+    files=(
+        (r"pytriton/tritonserver/(bin/tritonserver|backends/python/[^/]+)", r"\1"),
+        (rf"pytriton/tritonserver/python_backend_stubs/{PYTHON[0]}\.{PYTHON[1]}/([^/]+)", r"backends/python/\1"),
+        (r"nvidia_pytriton\.libs/((?!libpython)[^/]+)", r"lib/\1"),  # tritonserver looks in $ORIGIN/../lib
+        (r"nvidia_pytriton\.libs/libb64-[^/]+", "perf_analyzer/libb64.so.0d"),
+        (r"nvidia_pytriton\.libs/libcudart-[^/]+", "perf_analyzer/libcudart.so.12"),
+        (r"[^/]+\.dist-info/licenses/(.+)", r"licenses/\1"),
+    ),
+    programs=("bin/tritonserver", "backends/python/triton_python_backend_stub"),
+)
+PERF_ANALYZER = Wheel(
+    requirement="tritonclient==2.50.0",
+    sha256="421fbb69ae6ab8cdb2c35b82134fcef2fe11e7af7718b1fcbc53335ab9bfe889",
+    files=(
+        (r"[^/]+\.data/data/(bin/perf_analyzer)", r"\1"),
+        (r"[^/]+\.data/data/(LICENSE\.txt)", r"licenses/\1"),
+    ),
+    programs=("bin/perf_analyzer",),
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """An unpacked tritonserver with its Python backend."""
+
+    root: Path
+
+    def command(self, settings: Settings, repository: Path, shm_prefix: str | None = None) -> list[str]:
+        """The command line that serves `repository` on the host and ports of `settings`.
+
+        `shm_prefix` begins the name of every shared-memory region, so that leftovers can be told from another server's.
+        """
+        address = socket.gethostbyname(settings.host)  # Triton's HTTP endpoint takes no names
+        return [
+            str(self.root / "bin" / "tritonserver"),
+            f"--model-repository={repository}",
+            f"--backend-directory={self.root / 'backends'}",
+            "--model-control-mode=explicit",  # so that a stage that died can be loaded again
+            "--load-model=*",
+            f"--http-address={address}",
+            f"--grpc-address={address}",
+            f"--http-port={settings.triton_http_port}",
+            f"--grpc-port={settings.triton_grpc_port}",
+            f"--metrics-port={settings.triton_metrics_port}",
+            f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+            f"--backend-config=python,stub-timeout-seconds={LOAD_TIMEOUT_S}",
+            *([f"--backend-config=python,shm-region-prefix-name={shm_prefix}"] if shm_prefix else []),
+            *([] if has_gpu() else ["--allow-gpu-metrics=false"]),
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that `command` needs.
+
+        The stub ignores PYTHONPATH and its like: it embeds the libpython that LD_LIBRARY_PATH leads to, and takes its
+        packages from the environment of the first `python3` on PATH. Raises LaunchError where this Python has no library.
+        """
+        return {
+            "LD_LIBRARY_PATH": _search_path(libpython().parent, self.root / "lib", inherited="LD_LIBRARY_PATH"),
+            "PATH": _search_path(Path(sys.executable).parent, inherited="PATH"),
+        }
+
+
+@dataclass(frozen=True)
+class PerfAnalyzer:
+    """An unpacked perf_analyzer: run `program` with `environment()` added to the environment."""
+
+    program: Path
+    libraries: Path
+
+    def environment(self) -> dict[str, str]:
+        """The variables that `program` needs."""
+        return {"LD_LIBRARY_PATH": _search_path(self.libraries, inherited="LD_LIBRARY_PATH")}
+
+
+def install_runtime(prefix: Path = Path(sys.prefix)) -> Runtime:
+    """The runtime in the environment `prefix`, downloaded and unpacked where it is not there yet.
+
+    Raises LaunchError where that fails.
+    """
+    root = prefix / "triton-2.51.0"
+    unpack_once(TRITON, root)
+    return Runtime(root)
+
+
+def install_perf_analyzer(prefix: Path = Path(sys.prefix)) -> PerfAnalyzer:
+    """perf_analyzer in the environment `prefix`, downloaded and unpacked where it is not there yet.
+
+    Raises LaunchError where that fails.
+    """
+    runtime = install_runtime(prefix)
+    root = prefix / "perf-analyzer-2.50.0"
+    unpack_once(PERF_ANALYZER, root)
+    return PerfAnalyzer(root / "bin" / "perf_analyzer", runtime.root / "perf_analyzer")
+
+
+def has_gpu() -> bool:
+    """An NVIDIA driver is there, natively or through WSL."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+def _search_path(*folders: Path, inherited: str) -> str:
+    return ":".join(filter(None, [*map(str, folders), os.environ.get(inherited, "")]))
