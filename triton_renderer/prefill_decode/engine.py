@@ -89,6 +89,7 @@ class Engine:
 
     # Below: the engine's thread only.
 
+    @torch.inference_mode()  # of this thread, so that the cache's buffers are inference tensors throughout
     def _run(self) -> None:
         try:
             while self._take_messages():

@@ -36,11 +36,12 @@ class BatchKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         shared = self._shared
         length = prefilled.get_seq_length()
         end = max(shared.end, length)
-        if end > shared.end:
+        if end > shared.end and shared.lengths:
             self._shift(end - shared.end)
         self._reserve(shared.num_rows + 1, end + 1)
         for layer, source in zip(self.layers, prefilled.layers, strict=True):
             layer.store(shared.num_rows, end - length, source.keys, source.values)
+        shared.end = end
         shared.lengths.append(length)
 
     def leave(self, row: int) -> None:
@@ -87,10 +88,9 @@ class BatchKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def _shift(self, columns: int) -> None:
         """Moves all rows to the right (to the left where negative)."""
         shared = self._shared
-        if shared.num_rows:
-            self._reserve(shared.num_rows, shared.end + max(columns, 0) + 1)
-            for layer in self.layers:
-                layer.shift(columns, shared.num_rows, shared.end)
+        self._reserve(shared.num_rows, shared.end + max(columns, 0) + 1)
+        for layer in self.layers:
+            layer.shift(columns, shared.num_rows, shared.end)
         shared.end += columns
 
     def _reserve(self, rows: int, columns: int) -> None:

@@ -21,7 +21,7 @@ _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_a
 
 
 class ModelRunner:
-    """The language model and the KV cache of the decode batch. Used by one thread only."""
+    """The language model and the KV cache of the decode batch. Used by one thread only, in inference mode."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
@@ -65,7 +65,6 @@ class ModelRunner:
             raise InvalidRequest("the pictures' grids do not fit the placeholder ranges", "features.mm_placeholders") from error
         return Prompt(token_ids, positions, len(token_ids) + int(delta), multimodal)
 
-    @torch.inference_mode()
     def prefill(self, prompt: Prompt) -> tuple[torch.Tensor, DynamicCache]:
         """Logits of the first output token, [1, vocabulary], and the prompt's keys and values.
 
@@ -82,7 +81,6 @@ class ModelRunner:
         output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs)
         return output.logits[:, -1], cache
 
-    @torch.inference_mode()
     def decode(self, token_ids: list[int], positions: list[int]) -> torch.Tensor:
         """One token for each row of the cache, in its order. Returns logits [rows, vocabulary]."""
         mask = self.cache.prepare_step().to(self.device)

@@ -123,7 +123,7 @@ class TokenLimit:
         return ("length", None) if self.count >= self.limit else (None, None)
 
 
-def make_request(  # noqa: PLR0913
+def make_request(  # noqa: PLR0917  # a test names those it cares about
     sink: NotingSink,
     prompt: list[int] | None = None,
     max_tokens: int = 5,
