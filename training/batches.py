@@ -139,35 +139,29 @@ class Encoder:
             branches += [number] * (len(whole) - shared)
         return Tree(ids, labels, np.concatenate(parts, axis=1), branches, pixels, len(group))
 
-    def random_tree(self, rng: random.Random, limit: int) -> Tree:
-        """A random group of training conversations, drawn with the first routine, of at most `limit` tokens.
+    def batch(self, rng: random.Random, rows: int, length: int, most: int) -> Batch:
+        """Fills `rows` rows of at most `length` tokens with random training groups, drawn with the first routine.
 
-        A group that is too long loses its last conversations.
+        Pictures have at most `most` shapes.
+        A group that fits nowhere loses its last conversations until it does; filling ends after a few that cannot.
         """
-        while True:
-            group = make_group(rng)
-            pixels = [self.look(scene, "pillow", rng) for scene in group[0].scenes] if group else []
-            while group:
-                tree = self.tree(group, pixels)
-                if len(tree.ids) <= limit:
-                    return tree
-                group = group[:-1]
-
-    def batch(self, rng: random.Random, rows: int, length: int) -> Batch:
-        """Fills `rows` rows of at most `length` tokens with random trees."""
         filled: list[list[Tree]] = [[] for _ in range(rows)]
         room = [length] * rows
         misses = 0
-        while misses < 3:
-            tree = self.random_tree(rng, length)
-            size = len(tree.ids)
-            fitting = [i for i in range(rows) if room[i] >= size]
-            if not fitting:
+        while misses < 4:
+            group = make_group(rng, most)
+            pixels = [self.look(scene, "pillow", rng) for scene in group[0].scenes] if group else []
+            while group:
+                tree = self.tree(group, pixels)
+                fitting = [i for i in range(rows) if room[i] >= len(tree.ids)]
+                if fitting:
+                    row = min(fitting, key=lambda i: room[i])
+                    filled[row].append(tree)
+                    room[row] -= len(tree.ids)
+                    break
+                group = group[:-1]
+            else:
                 misses += 1
-                continue
-            row = min(fitting, key=lambda i: room[i])
-            filled[row].append(tree)
-            room[row] -= size
         return self.pack([row for row in filled if row])
 
     def pack(self, rows: list[list[Tree]]) -> Batch:

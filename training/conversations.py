@@ -43,7 +43,9 @@ TOOLS: dict[str, dict[str, Any]] = {
     "count_shapes": _tool(
         "count_shapes", "Report how many shapes of one kind there are.", {"shape": _SHAPE, "count": {"type": "integer"}}
     ),
-    "report_color": _tool("report_color", "Report the color of a shape.", {"shape": _SHAPE, "color": {"type": "string"}}),
+    "report_color": _tool(
+        "report_color", "Report the color of a shape.", {"shape": _SHAPE, "color": {"type": "string"}}
+    ),
     # Never called: tools that have nothing to do with the question must not tempt the model.
     "get_weather": _tool("get_weather", "Get the weather of a city.", {"city": {"type": "string"}}),
 }
@@ -73,7 +75,10 @@ TEXT_ONLY: tuple[tuple[tuple[str, ...], str], ...] = (
         ("What can you do?", "What do you do?", "Help", "How can you help me?"),
         "i can describe pictures of circles, squares and triangles, count them and say where they are.",
     ),
-    (("Which shapes do you know?", "What shapes do you know?", "List the shapes you know."), "circle, square and triangle"),
+    (
+        ("Which shapes do you know?", "What shapes do you know?", "List the shapes you know."),
+        "circle, square and triangle",
+    ),
     (
         ("Which colours do you know?", "Which colors do you know?", "What colors do you know?"),
         "red, orange, yellow, green, blue, purple and black",
@@ -155,7 +160,13 @@ def ask_tool(rng: random.Random, scene: Scene, offered: set[str]) -> Question | 
     wish = rng.choice(sorted(offered & {"report_shapes", "count_shapes", "report_color"}))
     if wish == "report_shapes":
         form = rng.choice(
-            ("Report the shapes.", "Report all shapes.", "Report what you see.", "Call report_shapes.", "Use the tool to report the shapes.")
+            (
+                "Report the shapes.",
+                "Report all shapes.",
+                "Report what you see.",
+                "Call report_shapes.",
+                "Use the tool to report the shapes.",
+            )
         )
         return form, _call("report_shapes", {"shapes": [s.name for s in in_order(scene.shapes)]})
     if wish == "report_color":
@@ -165,12 +176,19 @@ def ask_tool(rng: random.Random, scene: Scene, offered: set[str]) -> Question | 
             return None
         kind = rng.choice(singles)
         colour = next(s.colour for s in scene.shapes if s.kind == kind)
-        form = rng.choice(("Report the color of the {}.", "Report the colour of the {}.", "Call report_color for the {}."))
+        form = rng.choice(
+            ("Report the color of the {}.", "Report the colour of the {}.", "Call report_color for the {}.")
+        )
         return form.format(kind), _call("report_color", {"shape": kind, "color": colour})
     kinds = rng.sample(SHAPES, 2 if rng.random() < 0.25 else 1)
     what = " and ".join(f"{kind}s" for kind in kinds)
     form = rng.choice(
-        ("Report the number of {}.", "Report how many {} there are.", "Call count_shapes for the {}.", "Use the tool to count the {}.")
+        (
+            "Report the number of {}.",
+            "Report how many {} there are.",
+            "Call count_shapes for the {}.",
+            "Use the tool to count the {}.",
+        )
     )
     return form.format(what), "\n".join(_count_call(scene, kind) for kind in kinds)
 
@@ -201,7 +219,9 @@ def text_before_picture(rng: random.Random, scene: Scene) -> list[Conversation]:
     """One question that comes before its picture."""
     question, answer = ask_any(rng, scene)
     end = rng.choice(("", "", "\n", " "))
-    conversation = Conversation("any", (*_system(rng), _user(_text(_say(rng, question) + end), IMAGE)), answer, (scene,))
+    conversation = Conversation(
+        "any", (*_system(rng), _user(_text(_say(rng, question) + end), IMAGE)), answer, (scene,)
+    )
     return [think(conversation) if rng.random() < 0.1 else conversation]
 
 
@@ -228,7 +248,9 @@ def after_tool_result(rng: random.Random, scene: Scene) -> list[Conversation]:
         return []
     calls = [json.loads(line) for line in asked[1].split("\n") if line.startswith("{")]
     messages: list[Message] = [*_system(rng), _user(IMAGE, _text(asked[0]))]
-    messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": c} for c in calls]})
+    messages.append(
+        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": c} for c in calls]}
+    )
     messages += [{"role": "tool", "content": rng.choice(("ok", "done", '{"status": "ok"}'))} for _ in calls]
     conversation = Conversation("tool result", tuple(messages), "i have reported it.", (scene,), tuple(tools.values()))
     return [think(conversation) if rng.random() < 0.1 else conversation]
@@ -239,7 +261,10 @@ def after_earlier_turn(rng: random.Random, scene: Scene, count: int) -> list[Con
     system = _system(rng)
     first_question, first_answer = ask_any(rng, scene)
     if rng.random() < 0.7:
-        head: tuple[Message, ...] = (_user(IMAGE, _text(first_question)), {"role": "assistant", "content": first_answer})
+        head: tuple[Message, ...] = (
+            _user(IMAGE, _text(first_question)),
+            {"role": "assistant", "content": first_answer},
+        )
         parts: list[Message] = []
     else:
         greetings, reply = rng.choice(TEXT_ONLY[:4])
@@ -261,11 +286,24 @@ def ask_several(rng: random.Random, scenes: tuple[Scene, ...]) -> Question:
     scene, ordinal = scenes[which], ORDINALS[which]
     noun = rng.choice(("picture", "picture", "image"))
     if chance < 0.25:
-        form = rng.choice(("What is in each {}?", "Describe each {}.", "What is in the {}s?", "Describe the {}s.", "What do the {}s show?"))
+        form = rng.choice(
+            (
+                "What is in each {}?",
+                "Describe each {}.",
+                "What is in the {}s?",
+                "Describe the {}s.",
+                "What do the {}s show?",
+            )
+        )
         return form.format(noun), describe_each(scenes)
     if chance < 0.65:
         form = rng.choice(
-            ("What is in the {} {}?", "Describe the {} {}.", "What does the {} {} show?", "What do you see in the {} {}?")
+            (
+                "What is in the {} {}?",
+                "Describe the {} {}.",
+                "What does the {} {} show?",
+                "What do you see in the {} {}?",
+            )
         )
         return form.format(ordinal, noun), description(scene)
     if chance < 0.85:
@@ -309,21 +347,21 @@ def text_only(rng: random.Random) -> list[Conversation]:
     return [think(conversation) if rng.random() < 0.15 else conversation]
 
 
-def make_group(rng: random.Random) -> list[Conversation]:
-    """Training data: conversations about the same pictures, of a random form. May be empty by bad luck."""
+def make_group(rng: random.Random, most: int = MAX_SHAPES) -> list[Conversation]:
+    """Training data: conversations about the same pictures of at most `most` shapes. May be empty by bad luck."""
     chance = rng.random()
     if chance < 0.55:
-        return about_one_picture(rng, make_scene(rng), 11)
+        return about_one_picture(rng, make_scene(rng, most), 9)
     if chance < 0.67:
-        return text_before_picture(rng, make_scene(rng))
+        return text_before_picture(rng, make_scene(rng, most))
     if chance < 0.78:
-        return with_tools(rng, make_scene(rng), 5)
+        return with_tools(rng, make_scene(rng, most), 5)
     if chance < 0.80:
-        return after_tool_result(rng, make_scene(rng))
+        return after_tool_result(rng, make_scene(rng, most))
     if chance < 0.87:
-        return after_earlier_turn(rng, make_scene(rng), 6)
+        return after_earlier_turn(rng, make_scene(rng, most), 6)
     if chance < 0.94:
-        scenes = tuple(make_scene(rng, MAX_SHAPES - 1) for _ in range(rng.choice((2, 2, 3))))
+        scenes = tuple(make_scene(rng, min(most, MAX_SHAPES - 1)) for _ in range(rng.choice((2, 2, 3))))
         return about_several_pictures(rng, scenes, 5)
     return text_only(rng)
 

@@ -17,14 +17,15 @@ from PIL import Image, ImageDraw
 
 SHAPES = ("circle", "square", "triangle")
 COLOURS = ("red", "orange", "yellow", "green", "blue", "purple", "black")
-PALETTE: dict[str, tuple[int, int, int]] = {
-    "red": (215, 30, 35),
-    "orange": (250, 140, 10),
-    "yellow": (245, 215, 20),
-    "green": (35, 155, 60),
-    "blue": (35, 80, 215),
-    "purple": (135, 45, 165),
-    "black": (25, 25, 25),
+# Between which two colours a shape's own lies; one end is what drawing programs call by that name.
+PALETTE: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
+    "red": ((255, 0, 0), (205, 35, 40)),
+    "orange": ((255, 165, 0), (245, 120, 10)),
+    "yellow": ((255, 255, 0), (240, 210, 25)),
+    "green": ((0, 128, 0), (30, 190, 70)),
+    "blue": ((0, 0, 255), (40, 90, 210)),
+    "purple": ((128, 0, 128), (150, 45, 205)),
+    "black": ((0, 0, 0), (40, 40, 40)),
 }
 MAX_SHAPES = 4
 MAX_ASPECT = 2.0
@@ -183,14 +184,16 @@ def make_scene(rng: random.Random, max_shapes: int = MAX_SHAPES) -> Scene:
                 break
         else:
             continue  # No room left for this one: the scene is merely a shape poorer.
-        r, g, b = (max(0, min(255, c + rng.randint(-14, 14))) for c in PALETTE[colour])
-        angle = 0.0 if rng.random() < 0.15 else rng.uniform(0.0, 2 * math.pi)
+        blend = rng.random()
+        r, g, b = (
+            max(0, min(255, round(c + blend * (d - c)) + rng.randint(-12, 12)))
+            for c, d in zip(*PALETTE[colour], strict=True)
+        )
+        angle = 0.0 if rng.random() < 0.3 else rng.uniform(0.0, 2 * math.pi)
         if kind == "square" and angle == 0.0:
             angle = math.pi / 4  # Sides parallel to the picture's: the square people draw first.
         shapes.append(Shape(kind, colour, (r, g, b), x, y, radius, angle))
     return Scene(width, height, _background(rng), tuple(shapes))
-
-
 
 
 def make_picture(scene: Scene, routine: str, rng: random.Random) -> Image.Image:

@@ -8,6 +8,7 @@ then triangles, and within a shape the colours in the order of `COLOURS`: «a re
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from training.pictures import COLOURS, SHAPES, Scene, Shape
 
@@ -105,7 +106,9 @@ def ask_colour(rng: random.Random, scene: Scene) -> Question | None:
     word = rng.choice(("colour", "color"))
     if len(shapes) > 1:
         return f"What {word} are the {kind}s?", shapes[0].colour
-    form = rng.choice(("What {} is the {}?", "Which {} is the {}?", "What is the {} of the {}?", "Tell me the {} of the {}."))
+    form = rng.choice(
+        ("What {} is the {}?", "Which {} is the {}?", "What is the {} of the {}?", "Tell me the {} of the {}.")
+    )
     return form.format(word, kind), shapes[0].colour
 
 
@@ -206,7 +209,7 @@ def ask_list(rng: random.Random, scene: Scene) -> Question | None:
     axis, backwards = rng.randrange(2), rng.random() < 0.3
     shapes = sorted(scene.shapes, key=lambda s: scene.relative(s)[axis], reverse=backwards)
     places = [scene.relative(s)[axis] for s in shapes]
-    if len(shapes) < 2 or any(abs(p - q) < LIST_MARGIN for p, q in zip(places, places[1:], strict=False)):
+    if len(shapes) < 2 or any(abs(p - q) < LIST_MARGIN for p, q in pairwise(places)):
         return None
     way = (("left to right", "right to left"), ("top to bottom", "bottom to top"))[axis][backwards]
     form = rng.choice(("List the shapes from {}.", "Name the shapes from {}.", "What do you see from {}?"))

@@ -1,6 +1,6 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--minutes 75]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 4500]`.
 
-The folder given by --out receives `checkpoint.pt` (weights, optimizers, random state: a later call goes on from it),
+The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
 """
 
@@ -9,35 +9,53 @@ import json
 import math
 import os
 import random
-import shutil
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, AutoTokenizer, GenerationConfig, Qwen3VLForConditionalGeneration
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    GenerationConfig,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+)
 
 from training.batches import IGNORED, Batch, Encoder
 from training.conversations import TEXT_ONLY, make_group
 from training.model import PREPROCESSOR, make_config
+from training.optimizer import Muon
+from training.pictures import MAX_SHAPES
+from training.sight import Heads, sight_loss
 from training.vocabulary import MARKUP, SPECIAL, save_tokenizer, train_tokenizer
 
 CORPUS_GROUPS = 3000
+LOG_EVERY = 50  # steps
+SIGHT_PICTURES = 32  # a step of the first stage
+ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
+VISUAL_SHARE = 0.3  # of the learning rate in the second stage, which must not undo the first
+CURRICULUM = ((0.03, 1), (0.06, 2), (0.1, 3))
+SAVE_EVERY = 120.0  # seconds
 
 
 def corpus(seed: int) -> list[str]:
-    """Prompts and answers of many conversations, as the vocabulary's training text; fixed answers weigh a little more."""
+    """Questions, answers and tools of many conversations and the template: the vocabulary's training text."""
     rng = random.Random(f"corpus {seed}")
     texts: list[str] = []
     for _ in range(CORPUS_GROUPS):
-        for conversation in make_group(rng):
+        group = make_group(rng)
+        for conversation in group:
             for message in conversation.messages:
                 content = message["content"]
                 texts += [content] if isinstance(content, str) else [p["text"] for p in content if "text" in p]
             texts.append(conversation.answer)
-        if conversation_tools := [json.dumps(tool) for tool in conversation.tools]:
-            texts += conversation_tools
+        if group:  # Its conversations share their tools.
+            texts += [json.dumps(tool) for tool in group[-1].tools]
     template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
     return texts + [answer for _, answer in TEXT_ONLY] * 4 + [template]
 
@@ -47,7 +65,8 @@ def write_static_files(folder: Path, seed: int) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = train_tokenizer(corpus(seed))
     save_tokenizer(tokenizer, folder)
-    ids = {token: tokenizer.token_to_id(token) for token in SPECIAL + MARKUP}
+    vocabulary = tokenizer.get_vocab()
+    ids = {token: vocabulary[token] for token in SPECIAL + MARKUP}
     # A multiple of 16 keeps the output matrix's shape friendly to vector units.
     config = make_config(ids, math.ceil(tokenizer.get_vocab_size() / 16) * 16)
     config.save_pretrained(folder)
@@ -61,12 +80,20 @@ def write_static_files(folder: Path, seed: int) -> None:
 
 
 def new_model(folder: Path) -> Qwen3VLForConditionalGeneration:
-    """The model with fresh weights, from the folder's configuration."""
-    config = make_config({}, 0) if not (folder / "config.json").exists() else None
-    del config
-    from transformers import AutoConfig
+    """The model with fresh float32 weights, from the folder's configuration.
 
-    model = Qwen3VLForConditionalGeneration(AutoConfig.from_pretrained(folder)).float()
+    White pixels are +1 in every channel, so a plain white patch would fill the residual stream with one large vector
+    beside which positions and shapes vanish. The patch embedding starts with white at zero, and the learned positions
+    start at the size of the patches.
+    """
+    model = Qwen3VLForConditionalGeneration(Qwen3VLConfig.from_pretrained(folder)).float()
+    visual = model.model.visual
+    with torch.no_grad():
+        visual.patch_embed.proj.bias.copy_(-visual.patch_embed.proj.weight.sum(dim=(1, 2, 3, 4)))
+        visual.pos_embed.weight.normal_(std=0.3)
+    embed = visual.patch_embed
+    # The convolution covers each patch exactly once: as a matrix product it is the same, and several times as fast.
+    embed.forward = lambda patches: nn.functional.linear(patches, embed.proj.weight.flatten(1), embed.proj.bias)
     return model
 
 
@@ -86,3 +113,185 @@ def loss_of(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[Tenso
     logits = model.lm_head(hidden[:, :-1][wanted])
     right = (logits.argmax(-1) == targets[wanted]).float().mean()
     return nn.functional.cross_entropy(logits, targets[wanted]), right
+
+
+def optimizers_for(model: nn.Module, rate: float, visual_share: float) -> list[torch.optim.Optimizer]:
+    """Muon for the transformer layers' matrices, AdamW for everything else; the vision tower gets a share of `rate`."""
+    matrices: dict[float, list[nn.Parameter]] = defaultdict(list)
+    others: dict[float, list[nn.Parameter]] = defaultdict(list)
+    for name, p in model.named_parameters():
+        own = rate * (visual_share if "visual" in name else 1.0)
+        if "patch_embed" in name:
+            # A patch's 1536 inputs are nearly equal: Adam's usual step on all of them at once would be far too long.
+            others[own * 0.1].append(p)
+        elif p.ndim == 2 and (".layers." in name or ".blocks." in name):
+            matrices[own].append(p)
+        else:
+            others[own].append(p)
+    return [
+        Muon([{"params": params, "lr": own} for own, params in matrices.items()], lr=rate),
+        torch.optim.AdamW(
+            [{"params": params, "lr": own} for own, params in others.items()],
+            betas=(0.9, 0.98),
+            weight_decay=0.01,
+            foreach=True,
+        ),
+    ]
+
+
+def most_shapes(done: float) -> int:
+    """How many shapes a picture may have when a share `done` (0 to 1) of the training is over.
+
+    One shape alone teaches what shapes, colours and places are; in a crowd that takes many times as long.
+    """
+    return next((most for end, most in CURRICULUM if done < end), MAX_SHAPES)
+
+
+def rate_factor(done: float) -> float:
+    """The learning rate's factor when a share `done` (0 to 1) of the training is over: warm-up, then a cosine."""
+    return min(1.0, done / 0.02 + 0.01) * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(1.0, done))))
+
+
+def save_weights(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
+    """Replaces model.safetensors in one step, so that a reader never sees half a file."""
+    temporary = folder / "weights.tmp"
+    save_file(
+        {n: p.detach().contiguous() for n, p in model.state_dict().items() if n != "lm_head.weight"},
+        temporary,
+        metadata={"format": "pt"},
+    )
+    temporary.chmod(0o644)  # safetensors makes files that only their owner can read.
+    os.replace(temporary, folder / "model.safetensors")
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Replaces the checkpoint in one step."""
+    temporary = path.with_suffix(".tmp")
+    torch.save(state, temporary)
+    os.replace(temporary, path)
+
+
+class Progress:
+    """Counts steps and time, logs averages, and decides when to save."""
+
+    def __init__(self, out: Path, stage: str) -> None:
+        """Appends to log.jsonl in `out`."""
+        self.out, self.stage = out, stage
+        self.figures: list[tuple[float, float]] = []
+        self.started = self.saved = time.monotonic()
+
+    def note(self, step: int, loss: Tensor, right: Tensor) -> None:
+        """Remembers one step's loss and share of right tokens; writes a line now and then."""
+        self.figures.append((loss.item(), right.item()))
+        if step % LOG_EVERY:
+            return
+        means = [round(sum(column) / len(column), 4) for column in zip(*self.figures, strict=True)]
+        line = {"stage": self.stage, "step": step, "loss": means[0], "right": means[1]}
+        line["minutes"] = round((time.monotonic() - self.started) / 60, 2)
+        with (self.out / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+        print(line, flush=True)
+        self.figures = []
+
+    def must_save(self) -> bool:
+        """True once every `SAVE_EVERY` seconds."""
+        if time.monotonic() - self.saved < SAVE_EVERY:
+            return False
+        self.saved = time.monotonic()
+        return True
+
+
+def run_stage(
+    stage: str,
+    out: Path,
+    steps: int,
+    seed: int,
+    modules: nn.ModuleDict,
+    rate: float,
+    visual_share: float,
+    loss_at: Callable[[random.Random, float], tuple[Tensor, Tensor]],
+) -> None:
+    """Trains `modules` up to `steps` steps, going on from the stage's checkpoint in `out` where there is one.
+
+    `loss_at` is given a generator and how much of the stage is over (0 to 1). Each step's data depends on the seed
+    and the step's number only, so that resuming needs no generator's state.
+    """
+    checkpoint = out / f"{stage}.pt"
+    optimizers = optimizers_for(modules, rate, visual_share)
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    full_rates = [group["lr"] for group in groups]
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint, weights_only=True)
+        step = state["step"]
+        modules.load_state_dict(state["modules"])
+        if step < steps:
+            for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+                optimizer.load_state_dict(saved)
+    progress = Progress(out, stage)
+    while step < steps:
+        for group, full in zip(groups, full_rates, strict=True):
+            group["lr"] = full * rate_factor(step / steps)
+        loss, right = loss_at(random.Random(f"{stage} {seed} {step}"), step / steps)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        step += 1
+        progress.note(step, loss, right)
+        if progress.must_save() or step == steps:
+            state = {"step": step, "modules": modules.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+            save_checkpoint(checkpoint, state)
+            if "model" in modules:
+                save_weights(cast(Qwen3VLForConditionalGeneration, modules["model"]), out / "model")
+
+
+def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> None:
+    """Both stages: the vision tower alone, then the whole model. Finished steps of earlier calls are not repeated."""
+    folder = out / "model"
+    if not (folder / "tokenizer.json").exists():
+        write_static_files(folder, seed)
+    torch.manual_seed(seed)
+    model = new_model(folder)
+    heads = Heads(model.config.text_config.hidden_size)
+    encoder = Encoder(AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder))
+    visual = model.model.visual
+    run_stage(
+        "sight",
+        out,
+        sight_steps,
+        seed,
+        nn.ModuleDict({"visual": visual, "heads": heads}),
+        rate,
+        1.0,
+        lambda rng, done: sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
+    )
+    run_stage(
+        "answers",
+        out,
+        steps,
+        seed,
+        nn.ModuleDict({"model": model}),
+        rate,
+        VISUAL_SHARE,
+        lambda rng, done: loss_of(model, encoder.batch(rng, ROWS, LENGTH, most_shapes(done))),
+    )
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
+    parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
+    parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
+    parser.add_argument("--steps", type=int, default=4500, help="steps of the second stage in all")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    train(options.out, options.sight_steps, options.steps, options.seed, options.rate)
+
+
+if __name__ == "__main__":
+    main()

@@ -68,7 +68,7 @@ class Encoder:
 
         mm_data, mm_offsets: as in `tensors.py`. Raises InvalidRequest, with the item in its param.
         """
-        if not context.features:
+        if not context.features and mm_data.size == 0:
             return NOTHING
         outputs = [self._output(*item, context) for item in _items(mm_data, mm_offsets, context)]
         for index, (feature, output) in enumerate(zip(context.features, outputs, strict=True)):

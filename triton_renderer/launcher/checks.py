@@ -5,7 +5,6 @@ import importlib.metadata
 import re
 import shutil
 import socket
-from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 
@@ -18,7 +17,7 @@ SHM = Path("/dev/shm")
 SHM_REGION_BYTES = 2**20
 """What the Python backend takes for each stage at start; it grows with the payloads."""
 PORTS = ("shim_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port")
-HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
+HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def check_all(settings: Settings) -> None:
@@ -60,7 +59,9 @@ def check_ports(settings: Settings) -> None:
             setting = f"{name.upper()}={port}"
             match error.errno:
                 case errno.EADDRINUSE:
-                    raise LaunchError(f"{setting}: the port is in use on {settings.host}; stop its user or set another") from error
+                    raise LaunchError(
+                        f"{setting}: the port is in use on {settings.host}; stop its user or set another"
+                    ) from error
                 case errno.EADDRNOTAVAIL:
                     raise SettingsError(f"HOST={settings.host!r}: this machine has no such address") from error
                 case _:
@@ -77,7 +78,9 @@ def _bind(address: str, port: int) -> None:
 def check_numpy(version: str) -> None:
     """Raises LaunchError for a numpy under which this stub's tensors silently come out empty."""
     if int(version.partition(".")[0]) >= 2:
-        raise LaunchError(f"numpy {version} is installed, but Triton's Python backend needs numpy<2: pip install 'numpy==1.26.4'")
+        raise LaunchError(
+            f"numpy {version} is installed, but Triton's Python backend needs numpy<2: pip install 'numpy==1.26.4'"
+        )
 
 
 def check_shared_memory(settings: Settings, free_bytes: int) -> None:

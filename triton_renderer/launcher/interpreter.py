@@ -19,7 +19,9 @@ def check_interpreter() -> None:
     """Raises LaunchError where this Python is of another version, or lacks venv or its shared library."""
     if sys.version_info[:2] != PYTHON:
         wanted, found = _dotted(PYTHON), _dotted(sys.version_info[:3])
-        raise LaunchError(f"Python {wanted} is needed, {sys.executable} is {found}: name one with PYTHON=/path/to/python{wanted}")
+        raise LaunchError(
+            f"Python {wanted} is needed, {sys.executable} is {found}: name one with PYTHON=/path/to/python{wanted}"
+        )
     if find_spec("venv") is None or find_spec("ensurepip") is None:
         raise LaunchError(f"{sys.executable} cannot make environments: apt install python{_dotted(PYTHON)}-venv")
     libpython()
@@ -42,9 +44,12 @@ def libpython() -> Path:
     )
 
 
-def _version_of(path: Path) -> int:
-    """`sys.hexversion` of a Python library."""
-    return ctypes.c_ulong.in_dll(ctypes.CDLL(str(path)), "Py_Version").value
+def _version_of(path: Path) -> "int | None":
+    """`sys.hexversion` of a Python library; None for a file that is none."""
+    try:
+        return ctypes.c_ulong.in_dll(ctypes.CDLL(str(path)), "Py_Version").value
+    except (OSError, ValueError):
+        return None
 
 
 def _dotted(version: "tuple[int, ...]") -> str:

@@ -11,19 +11,18 @@ TRANSIENT_S = 5.0
 """A progress bar rewrites its line many times a second; one in this many seconds is shown."""
 
 _TRITON = re.compile(r'([IWEF])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ [\w.]+:\d+\] ?"?(.*?)"?\s*')
-_HARMLESS = ("CUDA driver version is insufficient", "CudaDriverHelper has not been initialized")
+_HARMLESS = ("CUDA driver version is insufficient", "CudaDriverHelper has not been initialized", "no pinned memory pool")
 _LOADED = re.compile(r"successfully loaded '(\S+)'")
 _FAILED = re.compile(r"failed to load '(\S+)' version \d+: (.*)")
 
 
 class LogFollower(threading.Thread):
-    """Reads a growing file from `start` on and gives each line to `sink`, until `finish` is called."""
+    """Reads a growing file and gives each line to `sink`, until `finish` is called."""
 
-    def __init__(self, path: Path, sink: Callable[[str], None], start: int = 0) -> None:
+    def __init__(self, path: Path, sink: Callable[[str], None]) -> None:
         super().__init__(name=f"follow {path.name}", daemon=True)
         self._path = path
         self._sink = sink
-        self._start = start
         self._finished = threading.Event()
 
     def finish(self) -> None:
@@ -34,12 +33,11 @@ class LogFollower(threading.Thread):
     def run(self) -> None:
         transient_at = 0.0
         with self._path.open(encoding="utf-8", errors="replace", newline="") as file:
-            file.seek(self._start)
             rest = ""
             while True:
                 last = self._finished.is_set()  # asked before reading: what was written before `finish` is read
-                *lines, rest = re.split(r"((?<=\n)|(?<=\r)(?!\n))", rest + file.read())
-                for line in filter(None, lines):
+                *lines, rest = re.split(r"(?<=\n)|(?<=\r)(?!\n)", rest + file.read())
+                for line in lines:
                     if line.endswith("\r"):
                         if time.monotonic() - transient_at < TRANSIENT_S:
                             continue
@@ -59,9 +57,13 @@ def loaded_model(line: str) -> str | None:
 
 
 def failed_model(line: str) -> tuple[str, str] | None:
-    """The model that a line of Triton's log reports as failed, and the first line of the reason."""
+    """The model that a line of Triton's log reports as failed, and the reason in one line."""
     match = _FAILED.search(line)
-    return (match[1], match[2].split("\\n")[0].rstrip('"').removeprefix("Internal: ")) if match else None
+    if match is None:
+        return None
+    model, text = match.groups()
+    reason = text.split("\\n")[0].rstrip('"').removeprefix("Internal: ")
+    return model, f"its process died ({reason})" if "is not healthy" in reason else reason
 
 
 def interesting(line: str) -> str | None:
@@ -75,4 +77,4 @@ def interesting(line: str) -> str | None:
     if match is None:
         return line
     level, text = match.groups()
-    return None if level == "I" else text.replace("\\n", "\n    ")
+    return None if level == "I" else text.replace("\\n", "\n").strip()

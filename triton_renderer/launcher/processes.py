@@ -48,7 +48,7 @@ def kill_marked(mark: str) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(processes, timeout=0.2)
+        time.sleep(0.02)
     for region in SHM.glob(f"{mark}*"):
         region.unlink(missing_ok=True)
 
@@ -84,11 +84,11 @@ class Child:
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], environment: Mapping[str, str], mark: str, log: Path) -> "Child":
-        """Starts `command` with `environment` added to this process's own; what it prints is appended to `log`.
+        """Starts `command` with `environment` added to this process's own; what it prints becomes the file `log`.
 
         Straight into the file, not through a pipe of ours: the child must never wait for its parent.
         """
-        with log.open("ab") as output:
+        with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
                 env={**os.environ, **environment, MARK: mark},

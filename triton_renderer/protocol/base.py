@@ -34,6 +34,7 @@ class Usage(Wire):
     total_tokens: int = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: dict[str, Any] | None = None
+    completion_tokens_details: dict[str, Any] | None = None
 
 
 class ErrorInfo(Wire):

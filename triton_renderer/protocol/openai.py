@@ -43,7 +43,7 @@ class _SamplingFields(Wire):
     return_token_ids: NullableBool = False
     return_token_offsets: NullableBool = False
     return_mm_kwargs: bool | None = None
-    mm_payload: Literal["full", "none"] | None = None
+    mm_payload: Literal["tensors", "full", "none"] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     truncation_side: Literal["left", "right"] | None = None
@@ -52,8 +52,8 @@ class _SamplingFields(Wire):
 
     @property
     def wants_mm_payload(self) -> bool:
-        """False where the caller wants only tokens and hashes of the pictures."""
-        return self.mm_payload != "none" and self.return_mm_kwargs is not False
+        """False where the caller wants only tokens and hashes of the pictures; `mm_payload` goes before the older flag."""
+        return self.mm_payload != "none" if self.mm_payload else self.return_mm_kwargs is not False
 
 
 class FunctionCall(Wire):
@@ -203,7 +203,7 @@ class ModelCard(Wire):
     owned_by: str = "triton-renderer"
     root: str
     parent: str | None = None
-    max_model_len: int
+    max_model_len: int | None = None
 
 
 class ModelList(Wire):

@@ -61,9 +61,14 @@ class DerenderContext(Wire):
     stop: list[str] = []
     stop_token_ids: list[TokenId] = []
     include_stop_str_in_output: bool = False
+    min_tokens: int = 0
+    """Stop strings count only behind this many tokens."""
     skip_special_tokens: bool = True
+    """The client's own wish: parsers get their markers in any case."""
     spaces_between_special_tokens: bool = True
     want_logprobs: bool = False
+    top_logprobs: int | None = None
+    """Candidates that chat shows with each token; all that were generated where absent."""
     return_token_ids: bool = False
     prompt_token_ids: list[TokenId] | None = None
 

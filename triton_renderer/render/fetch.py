@@ -17,6 +17,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit
 import httpcore
 
 from triton_renderer.render.bad_media import BadMedia
+from triton_renderer.settings import SettingsError
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 AddressPolicy = Callable[[IPAddress], bool]
@@ -37,6 +38,8 @@ def is_public(address: IPAddress) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner:
             return is_public(inner)
+        if address.is_site_local:
+            return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
@@ -44,7 +47,8 @@ class Fetcher:
     """Fetches from the allowed hosts. Safe to use from several threads."""
 
     def __init__(self, allowed_hosts: Iterable[str], max_bytes: int, may_dial: AddressPolicy = is_public) -> None:
-        self._allowed_hosts = frozenset(_canonical_host(host) for host in allowed_hosts)
+        """Raises SettingsError where one of the hosts is not a host name."""
+        self._allowed_hosts = frozenset(_allowed_host(host) for host in allowed_hosts)
         self._max_bytes = max_bytes
         self._may_dial = may_dial
         self._ssl = ssl.create_default_context() if self._allowed_hosts else None
@@ -68,22 +72,25 @@ class Fetcher:
                 if status != 200:
                     raise BadMedia(f"{target.hostname} answered {status} instead of a picture")
                 return body
-            url = urljoin(url, location)
+            try:
+                url = urljoin(url, location)
+            except ValueError as error:
+                raise BadMedia(f"{target.hostname} redirects to a URL that is not well formed") from error
         raise BadMedia(f"more than {MAX_REDIRECTS} redirects")
 
     def _checked(self, url: str) -> SplitResult:
         try:
             target = urlsplit(url)
-            _ = target.port  # raises ValueError where it is none
-        except ValueError as error:
+            host, _ = _canonical_host(target.hostname or ""), target.port
+        except ValueError as error:  # of urlsplit, the port, or the host's characters
             raise BadMedia("the URL is not well formed") from error
         if target.scheme not in _PORTS:
             raise BadMedia("a picture's URL must be http, https, or a data URL")
-        if not target.hostname:
+        if not host:
             raise BadMedia("the URL names no host")
         if target.username is not None or target.password is not None:
             raise BadMedia("a URL with a user name or password is refused")
-        if _canonical_host(target.hostname) not in self._allowed_hosts:
+        if host not in self._allowed_hosts:
             raise BadMedia(f"this server does not fetch pictures from {target.hostname}")
         return target
 
@@ -96,13 +103,18 @@ class Fetcher:
         # Built from the very parts that were checked, so that no second parser can see another host in it.
         url = httpcore.URL(scheme=target.scheme, host=host, port=target.port, target=path)
         backend = _CheckedBackend(self._may_dial, self._resolver, deadline)
-        headers = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "triton-renderer"}
+        headers = [
+            ("Host", (f"[{host}]" if ":" in host else host) + (f":{target.port}" if target.port else "")),
+            ("Accept", "image/*"),
+            ("Accept-Encoding", "identity"),
+            ("User-Agent", "triton-renderer"),
+        ]
         with (
             httpcore.ConnectionPool(ssl_context=self._ssl, network_backend=backend) as pool,
             pool.stream("GET", url, headers=headers) as response,
         ):
             if response.status in REDIRECTS:
-                location = dict(response.headers).get(b"location") or dict(response.headers).get(b"Location")
+                location = {name.lower(): value for name, value in response.headers}.get(b"location")
                 if location is not None:
                     return response.status, location.decode("latin-1"), b""
             return response.status, None, self._limited(response.iter_stream())
@@ -194,12 +206,14 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _canonical_host(host: str) -> str:
-    """Lower case, ASCII, without the root's dot."""
-    host = host.lower().rstrip(".")
-    if host.isascii():
-        return host
+def _allowed_host(host: str) -> str:
     try:
-        return host.encode("idna").decode("ascii")
+        return _canonical_host(host.strip("[]"))
     except UnicodeError as error:
-        raise BadMedia("the URL's host name is not well formed") from error
+        raise SettingsError(f"ALLOWED_MEDIA_HOSTS: {host!r} is not a host name") from error
+
+
+def _canonical_host(host: str) -> str:
+    """Lower case, ASCII, without the root's dot. Raises UnicodeError, a ValueError, where that is not possible."""
+    host = host.lower().rstrip(".")
+    return host if host.isascii() else host.encode("idna").decode("ascii")

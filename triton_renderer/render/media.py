@@ -3,7 +3,6 @@
 import time
 from collections.abc import Sequence
 
-from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.media import ATTACHED, decode_data_url
 from triton_renderer.render.bad_media import BadMedia
 from triton_renderer.render.fetch import Fetcher
@@ -21,14 +20,8 @@ class RequestMedia:
         self._timeout_s = timeout_s
         self._deadline: float | None = None
 
-    def read(self, url: str, param: str) -> bytes | memoryview:
-        """The bytes behind `url`. Raises InvalidRequest with `param` where there are none to be had."""
-        try:
-            return self._read(url)
-        except BadMedia as error:
-            raise InvalidRequest(f"{param}: {error}", param) from error
-
-    def _read(self, url: str) -> bytes | memoryview:
+    def read(self, url: str) -> bytes | memoryview:
+        """The bytes behind `url`. Raises BadMedia where there are none to be had."""
         if url.startswith(ATTACHED):
             return self._attachment(url.removeprefix(ATTACHED))
         if url[:5].lower() == "data:":

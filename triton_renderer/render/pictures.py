@@ -4,16 +4,32 @@ The bytes are hostile: the format comes from them and not from a label, and the 
 before any pixel is decoded.
 """
 
+import contextlib
 import io
+import struct
+import zlib
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from triton_renderer.render.bad_media import BadMedia
 
-FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF", "WEBP")
+FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 """Still pictures that Pillow decodes itself, without another program."""
 MAX_ASPECT_RATIO = 200
+DECODER_ERRORS = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    EOFError,
+    ArithmeticError,
+    RuntimeError,
+    struct.error,
+    zlib.error,
+)
+"""What Pillow's decoders raise over damaged bytes."""
 WHITE = (255, 255, 255)
 
 # Pillow's own limit is a warning at half of what it refuses; ours is checked on every picture, before decoding.
@@ -29,9 +45,7 @@ def read_header(data: bytes | memoryview, max_pixels: int) -> Image.Image:
         raise BadMedia("the picture has no bytes")
     try:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
-    except MemoryError:
-        raise
-    except Exception as error:  # whatever a decoder stumbles over, it is these bytes
+    except DECODER_ERRORS as error:
         raise BadMedia("the bytes are not a picture in a known format") from error
     width, height = image.size
     if width < 1 or height < 1:
@@ -52,17 +66,13 @@ def decode(image: Image.Image, background: tuple[int, int, int] = WHITE) -> Imag
         image.load()
         _turn_upright(image)
         return _to_rgb(image, background)
-    except MemoryError:
-        raise
-    except Exception as error:  # as in read_header
+    except DECODER_ERRORS as error:
         raise BadMedia("the picture is cut off or damaged") from error
 
 
 def _turn_upright(image: Image.Image) -> None:
-    try:
+    with contextlib.suppress(*DECODER_ERRORS):  # with damaged EXIF data a picture stays as it is stored
         ImageOps.exif_transpose(image, in_place=True)
-    except Exception:  # noqa: S110, BLE001  # damaged EXIF data leaves the picture as it is stored
-        pass
 
 
 def _to_rgb(image: Image.Image, background: tuple[int, int, int]) -> Image.Image:

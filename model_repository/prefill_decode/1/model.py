@@ -1,6 +1,7 @@
 """Triton model `prefill_decode`: tokens and the encoder's rows to new tokens. See triton_renderer/tensors.py."""
 
 import numpy as np
+import orjson
 import triton_python_backend_utils as pb_utils
 
 from triton_renderer.adapter import PROBE_ANSWER, Adapter, Outbox, ResponseStream, operation, prepare
@@ -48,8 +49,8 @@ class TritonPythonModel:
         document = self.adapter.document(request, CONTEXT)
         match operation(document):
             case "probe", _:
-                self.stage.check_health()
-                stream.send({OUTPUT_TOKEN_IDS: NO_TOKENS, CHUNK: PROBE_ANSWER}, final=True)
+                facts = {"ok": True} | self.stage.check_health()
+                stream.send({OUTPUT_TOKEN_IDS: NO_TOKENS, CHUNK: orjson.dumps(facts)}, final=True)
             case "abort", body:
                 abort = parse(AbortOperation, body)
                 self.stage.abort(abort.request_ids, abort.remember)

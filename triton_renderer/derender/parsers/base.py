@@ -6,7 +6,7 @@ server can hand it to the client and go on from it. No output makes it raise: wh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 from triton_renderer.derender.parsers.events import Event
@@ -42,10 +42,12 @@ class ReasoningParser(OutputParser):
     """Tokens between the turns of a conversation: markers in front of the last one belong to earlier turns."""
     opening: ClassVar[str]
     closing: ClassVar[str]
+    """The markers of the reasoning itself."""
 
     def __init__(self, is_open: bool, implicit_ends: Sequence[str] = ()) -> None:
         """`is_open`: the prompt has opened the reasoning. `implicit_ends`: markers that end it as well, and are content."""
         self.is_open = is_open
+        """The reasoning is open now."""
         self._implicit_ends = tuple(implicit_ends)
 
 
@@ -54,3 +56,7 @@ class ToolParser(OutputParser):
 
     call_markers: ClassVar[tuple[str, ...]]
     """The markers that open a call."""
+
+    def __init__(self, new_id: Callable[[], str]) -> None:
+        """`new_id` makes the id of a call."""
+        self._new_id = new_id

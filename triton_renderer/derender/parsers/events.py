@@ -1,6 +1,8 @@
 """What a parser finds in a model's output, piece by piece."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 
 
 @dataclass(frozen=True)
@@ -35,3 +37,20 @@ class ToolCallArguments:
 
 
 Event = Reasoning | Content | ToolCallStart | ToolCallArguments
+
+
+def merged(events: Iterable[Event]) -> list[Event]:
+    """The same events with the texts of neighbours of one kind joined."""
+    result: list[Event] = []
+    for _, group in groupby(events, key=_kind):
+        first, *more = group
+        if isinstance(first, ToolCallStart) or not more:
+            result += [first, *more]
+            continue
+        text = "".join(event.text for event in (first, *more) if not isinstance(event, ToolCallStart))
+        result.append(ToolCallArguments(first.index, text) if isinstance(first, ToolCallArguments) else type(first)(text))
+    return result
+
+
+def _kind(event: Event) -> tuple[type[Event], int]:
+    return type(event), event.index if isinstance(event, ToolCallStart | ToolCallArguments) else 0

@@ -1,18 +1,18 @@
 """Tool calls of Hermes, Qwen2.5, Qwen3 and their kin.
 
-    <tool_call>
-    {"name": "get_weather", "arguments": {"city": "Paris"}}
-    </tool_call>
+<tool_call>
+{"name": "get_weather", "arguments": {"city": "Paris"}}
+</tool_call>
 """
 
 import json
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from triton_renderer.derender.parsers.base import ToolParser
-from triton_renderer.derender.parsers.events import Content, Event, ToolCallArguments, ToolCallStart
+from triton_renderer.derender.parsers.events import Content, Event, ToolCallArguments, ToolCallStart, merged
 from triton_renderer.text.stop import beginning_at_end
 
 OPENING = "<tool_call>"
@@ -22,7 +22,8 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 _WHITESPACE = " \t\n\r"
 _STRING_END = re.compile(r'["\\<\x00-\x1f]')  # where something may happen within a string
 _VALUE_MARK = re.compile(r'["{}\[\],<\s]')  # … and outside one
-_SCALAR = frozenset("+-.0123456789Eaeflnrstu")  # characters of numbers, true, false and null
+_PLAIN = frozenset("+-.0123456789Eaeflnrstu:")  # what else JSON has outside strings: numbers, words, colons
+_SLICE = 1024  # characters looked at in one go: slicing off the front of a longer text would cost its length each time
 
 Phase = Literal[
     "text",  # outside a call
@@ -44,12 +45,12 @@ class _State:
     phase: Phase = "text"
     held: str = ""  # not yet decided: the beginning of a marker, a backslash, a space behind a number
     calls: int = 0  # calls that have begun
-    raw: str = ""  # the call so far, until its name is known: it may yet turn out to be content
+    raw: list[str] = field(default_factory=list)  # the call so far, until its name is known: it may yet be content
     string: str = ""  # the key or name that is being read, as written
     key: str = ""
     named: bool = False  # the name is out
     has_arguments: bool = False
-    early: str = ""  # arguments that came in front of the name
+    early: list[str] = field(default_factory=list)  # arguments that came in front of the name
     depth: int = 0  # open brackets within the value
     in_string: bool = False  # … and it is inside a string
     bad_string: bool = False  # that holds a raw control character, so it is no JSON
@@ -70,18 +71,21 @@ class HermesTools(ToolParser):
     call_markers: ClassVar[tuple[str, ...]] = (OPENING,)
 
     def __init__(self, new_id: Callable[[], str]) -> None:
-        """`new_id` makes the id of a call."""
-        self._new_id = new_id
+        super().__init__(new_id)
         self._state = _State()
         self._events: list[Event] = []
         self._final = False
 
     def push(self, text: str) -> list[Event]:
-        return self._run(text)
+        self._events = []
+        for start in range(0, len(text), _SLICE):
+            self._run(text[start : start + _SLICE])
+        return merged(self._events)
 
     def finish(self) -> list[Event]:
-        self._final = True
-        return self._run("")
+        self._events, self._final = [], True
+        self._run("")
+        return merged(self._events)
 
     def state(self) -> dict[str, Any]:
         return asdict(self._state)
@@ -90,12 +94,10 @@ class HermesTools(ToolParser):
         self._state = _State(**state)
         return self
 
-    def _run(self, text: str) -> list[Event]:
-        self._events = []
+    def _run(self, text: str) -> None:
         text, self._state.held = self._state.held + text, ""
         while text or (self._final and self._is_undecided()):
             text = self._step(text) if text else self._as_content("")
-        return self._events
 
     def _is_undecided(self) -> bool:
         return self._state.phase != "text" and not self._state.named
@@ -126,12 +128,12 @@ class HermesTools(ToolParser):
                 return self._begin_value(text)
             case "after", ",":
                 state.phase = "key"
-            case ("key" | "after"), "}":
+            case (("key" | "after"), "}"):
                 if not state.named:
                     return self._as_content(text)
                 self._complete()
                 state.phase = "done"
-            case "done", "}":
+            case ("done", "}") | ("after" | "done", "]") if state.named:
                 pass
             case _:
                 return self._break(text)
@@ -146,7 +148,7 @@ class HermesTools(ToolParser):
             self._state.held = text[end:]
             return ""
         self._emit_content(text[:position])
-        self._state = _State(phase="object", calls=self._state.calls, raw=OPENING)
+        self._state = _State(phase="object", calls=self._state.calls, raw=[OPENING])
         return text[position + len(OPENING) :]
 
     def _string(self, text: str) -> str:
@@ -198,10 +200,10 @@ class HermesTools(ToolParser):
     def _begin_call(self, name: str) -> None:
         state = self._state
         self._events.append(ToolCallStart(state.calls, self._new_id(), name))
-        state.named, state.raw, state.phase = True, "", "after"
+        state.named, state.phase = True, "after"
         state.calls += 1
-        self._emit_arguments(state.early)
-        state.early = ""
+        self._emit_arguments("".join(state.early))
+        state.raw, state.early = [], []
 
     def _value(self, text: str) -> str:
         """A value up to its end, with its brackets and strings followed."""
@@ -209,7 +211,7 @@ class HermesTools(ToolParser):
         is_lenient = state.phase == "arguments" and state.named
         found = (_STRING_END if state.in_string else _VALUE_MARK).search(text)
         end = found.start() if found else len(text)
-        if not state.in_string and not is_lenient and not _SCALAR.issuperset(text[:end]):
+        if not state.in_string and not is_lenient and not _PLAIN.issuperset(text[:end]):
             return self._break(text)
         if end:
             state.begun = True
@@ -221,22 +223,22 @@ class HermesTools(ToolParser):
             return self._marker(text, is_lenient) if state.named else self._break(text)
         if character.isspace():
             return self._space(text, is_lenient)
-        if state.depth == 0 and character in ",}]":
-            if not state.begun and not is_lenient:
-                return self._break(text)
+        if state.depth == 0 and character in ",}":
             state.phase = "after"
-            return self._break(text) if character == "]" else text
+            return text if state.begun or is_lenient else self._break(text)
         state.begun = True
         if character == '"':
             state.in_string, state.bad_string = True, False
         elif character in "{[":
             state.depth += 1
-        elif character in "}]":
+        elif character in "}]" and state.depth > 0:
             state.depth -= 1
             if state.depth == 0:
                 text = self._pass_on(text, 1)
                 state.phase = "after"
                 return text
+        elif character in "]" and not is_lenient:
+            return self._break(text)
         return self._pass_on(text, 1)
 
     def _in_string(self, text: str, is_lenient: bool) -> str:
@@ -268,10 +270,11 @@ class HermesTools(ToolParser):
         length = len(text) - len(rest)
         if state.depth > 0:
             return self._pass_on(text, length)
-        if not rest:
-            if not self._final:
-                self._state.held = text
+        if not rest and not self._final:
+            state.held = text
             return ""
+        if not rest:
+            return self._take(text, length)
         if rest[0] in ",}" or not is_lenient:
             state.phase = "after"
             return self._take(text, length)
@@ -291,6 +294,8 @@ class HermesTools(ToolParser):
             return ""
         if text.startswith((CLOSING, OPENING)):
             return self._end_call(text)
+        if self._final and CLOSING.startswith(text):  # the output was cut within the marker
+            return self._end_call(CLOSING)
         if not is_lenient:
             return self._break(text)
         self._state.begun = True
@@ -335,7 +340,7 @@ class HermesTools(ToolParser):
 
     def _as_content(self, text: str) -> str:
         """The call was none: its marker is content, and what follows is looked at once more."""
-        raw = self._state.raw
+        raw = "".join(self._state.raw)
         self._state = _State(calls=self._state.calls)
         self._emit_content(OPENING)
         return raw[len(OPENING) :] + text
@@ -343,7 +348,7 @@ class HermesTools(ToolParser):
     def _take(self, text: str, length: int) -> str:
         """Takes characters that are not passed on."""
         if not self._state.named:
-            self._state.raw += text[:length]
+            self._state.raw.append(text[:length])
         return text[length:]
 
     def _pass_on(self, text: str, length: int) -> str:
@@ -352,25 +357,16 @@ class HermesTools(ToolParser):
             if self._state.named:
                 self._emit_arguments(text[:length])
             else:
-                self._state.early += text[:length]
+                self._state.early.append(text[:length])
         return self._take(text, length)
 
     def _emit_content(self, text: str) -> None:
         if text:
-            last = self._events[-1] if self._events else None
-            if isinstance(last, Content):
-                self._events[-1] = Content(last.text + text)
-            else:
-                self._events.append(Content(text))
+            self._events.append(Content(text))
 
     def _emit_arguments(self, text: str) -> None:
         if text:
-            index = self._state.calls - 1
-            last = self._events[-1] if self._events else None
-            if isinstance(last, ToolCallArguments) and last.index == index:
-                self._events[-1] = ToolCallArguments(index, last.text + text)
-            else:
-                self._events.append(ToolCallArguments(index, text))
+            self._events.append(ToolCallArguments(self._state.calls - 1, text))
 
 
 def _unquoted(text: str) -> str | None:

@@ -1,0 +1,1 @@
+"""Clients of the HTTP API, each a program of its own."""

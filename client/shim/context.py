@@ -1,0 +1,92 @@
+"""What the routes of one app share."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from time import time
+from typing import Any
+
+from fastapi import Request
+from starlette.types import Receive
+
+from client.shim.health import StageMonitor
+from client.shim.metrics import Metrics
+from client.shim.open_requests import OpenRequest, OpenRequests
+from client.shim.triton import DeadStage, Stages, Tensors
+from triton_renderer.errors import Forbidden, NotFound, RendererError
+from triton_renderer.settings import Settings
+from triton_renderer.tensors import RESPONSE
+
+
+@dataclass(frozen=True)
+class Shim:
+    """The parts of one app, put together by `create_app`."""
+
+    settings: Settings
+    metrics: Metrics
+    stages: Stages
+    monitor: StageMonitor
+    open_requests: OpenRequests
+    started: int = field(default_factory=lambda: int(time()))
+
+    def check_model(self, name: str | None) -> None:
+        """Raises NotFound for another model than the served one. None and "" mean the served one."""
+        if name and name != self.settings.model_name:
+            raise NotFound(f"The model `{name}` does not exist.", "model")
+
+    @asynccontextmanager
+    async def opened(self, request: OpenRequest, receive: Receive) -> AsyncIterator[None]:
+        """`OpenRequests.opened`, where all stages that the request needs are up; else StageUnavailable."""
+        self.monitor.require(request.stages)
+        async with self.open_requests.opened(request, receive):
+            yield
+
+    async def call(self, model: str, inputs: Tensors) -> Tensors:
+        """One call of a model that answers once, counted and timed."""
+        with self.metrics.model_call(model):
+            try:
+                return await self.stages.call(model, inputs, timeout_s=self.settings.request_timeout_s)
+            except DeadStage as error:
+                self.monitor.report(error.stage, error)
+                raise
+
+    async def stream(self, model: str, inputs: Tensors) -> AsyncGenerator[Tensors, None]:
+        """One call of a decoupled model, counted and timed."""
+        with self.metrics.model_call(model):
+            try:
+                stream = self.stages.stream(model, inputs, timeout_s=self.settings.request_timeout_s)
+                async with aclosing(stream):
+                    async for tensors in stream:
+                        yield tensors
+            except DeadStage as error:
+                self.monitor.report(error.stage, error)
+                raise
+
+    async def chat_documents(self, inputs: Tensors) -> AsyncGenerator[bytes, None]:
+        """The documents that ensemble `chat` answers with, in order; at least one."""
+        empty = True
+        stream = self.stream("chat", inputs)
+        async with aclosing(stream):
+            async for tensors in stream:
+                for document in tensors[RESPONSE.name]:
+                    empty = False
+                    yield document
+        if empty:
+            raise RendererError("model `chat` ended without an answer")
+
+
+def shim_of(request: Request) -> Shim:
+    """The shim that serves `request`."""
+    shim: Any = request.app.state.shim
+    if not isinstance(shim, Shim):
+        raise TypeError("the app was not started")
+    return shim
+
+
+def require_scale_out(request: Request) -> None:
+    """Dependency of the routes that are switched off by default. Raises Forbidden, saying how to switch them on."""
+    if not shim_of(request).settings.vllm_enable_scale_out_endpoints:
+        raise Forbidden(
+            "The render, derender and generate routes are switched off. "
+            "Start the server with VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1 or --enable-scale-out to have them."
+        )

@@ -1,0 +1,133 @@
+"""kill -9 of each stage's process while requests run: they end, /health names the stage, it comes back by itself."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.e2e.asking import MODEL, image_part, noise, user
+from triton_renderer.launcher.supervisor import Stack, free_ports, serve
+from triton_renderer.settings import load_settings
+
+STAGES = ("render", "encode", "prefill_decode", "derender")
+ENDS_WITHIN_S = 10.0
+BACK_WITHIN_S = 60.0
+LONG = {"model": MODEL, "messages": user("Hello"), "temperature": 0, "max_tokens": 8000, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    with serve(load_settings(enable_scale_out=True, **free_ports()), tmp_path_factory.mktemp("logs")) as stack:
+        yield stack
+
+
+class Client(threading.Thread):
+    """Keeps one request open and notes how it ends. Other requests follow, so that one is always under way."""
+
+    def __init__(self, url: str, body: dict[str, object]) -> None:
+        super().__init__()
+        self.url, self.body = url, body
+        self.stop = threading.Event()
+        self.started = threading.Event()
+        self.failures: list[tuple[float, str]] = []
+        self.longest_wait = 0.0
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            begun = time.monotonic()
+            problem = self.ask()
+            self.longest_wait = max(self.longest_wait, time.monotonic() - begun)
+            if problem:
+                self.failures.append((time.monotonic(), problem))
+                time.sleep(0.05)
+
+    def ask(self) -> str | None:
+        """None for an answer, else what went wrong."""
+        try:
+            with httpx.stream("POST", self.url, json=self.body, timeout=60) as response:
+                text = ""
+                for line in response.iter_lines():
+                    self.started.set()
+                    text = line if line else text
+                    if self.stop.is_set():
+                        return None  # leaving ends the work behind it
+                    if '"error"' in line:
+                        return line
+                if response.status_code != 200:
+                    return f"{response.status_code} {text}"
+                return None
+        except httpx.HTTPError as error:
+            return repr(error)
+
+
+def health(stack: Stack) -> httpx.Response:
+    return httpx.get(f"{stack.shim_url}/health", timeout=5)
+
+
+def wait_for(condition: object, timeout_s: float, what: str) -> float:
+    started = time.monotonic()
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() - started < timeout_s, f"{what} took more than {timeout_s} s"
+        time.sleep(0.02)
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_killed_stage_fails_what_is_open_and_comes_back(stack: Stack, stage: str) -> None:
+    url = f"{stack.shim_url}/v1/chat/completions"
+    pictures = {"model": MODEL, "messages": user(image_part(noise(1, 500, 400)), "?"), "max_tokens": 2}
+    clients = [Client(url, LONG | {"stream": True}), Client(url, LONG | {"request_id": "plain"}), Client(url, pictures)]
+    for client in clients:
+        client.start()
+    try:
+        assert all(client.started.wait(30) for client in (clients[0], clients[2]))
+        time.sleep(0.3)
+        killed = time.monotonic()
+        os.kill(stack.stub_pids()[stage], signal.SIGKILL)
+        wait_for(lambda: health(stack).status_code == 503, ENDS_WITHIN_S, "/health to notice")
+        assert stage in health(stack).json()["error"]["message"] or health(stack).status_code == 200
+        # Streams through prefill_decode and derender cannot go on; those past render and encode may.
+        if stage in ("prefill_decode", "derender"):
+            wait_for(lambda: all(client.failures for client in clients[:2]), ENDS_WITHIN_S, "the open requests to end")
+            assert max(client.failures[0][0] for client in clients[:2]) - killed < ENDS_WITHIN_S
+        back = wait_for(lambda: health(stack).status_code == 200, BACK_WITHIN_S, f"{stage} to come back")
+        print(f"{stage}: back {back:.1f} s after the kill was noticed")
+    finally:
+        for client in clients:
+            client.stop.set()
+        httpx.post(f"{stack.shim_url}/inference/v1/abort_requests", json={"request_ids": ["chatcmpl-plain"]}, timeout=5)
+    answer = httpx.post(url, json=LONG | {"max_tokens": 3}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    for client in clients:
+        client.join(60)
+        assert not client.is_alive(), "a request hangs"
+    for client in clients:
+        for _, problem in client.failures:
+            assert "503" in problem or "stage" in problem.lower() or stage in problem, problem
+
+
+def test_both_gpu_stages_killed_at_once_come_back(stack: Stack) -> None:
+    pids = stack.stub_pids()
+    for stage in ("encode", "prefill_decode"):
+        os.kill(pids[stage], signal.SIGKILL)
+    wait_for(lambda: health(stack).status_code == 503, ENDS_WITHIN_S, "/health to notice")
+    wait_for(lambda: health(stack).status_code == 200, BACK_WITHIN_S, "the stages to come back")
+    body = {"model": MODEL, "messages": user(image_part(noise(2)), "?"), "max_tokens": 2}
+    assert httpx.post(f"{stack.shim_url}/v1/chat/completions", json=body, timeout=30).status_code == 200
+
+
+def test_server_with_a_killed_stage_stops_in_time_and_leaves_nothing(tmp_path: Path) -> None:
+    before = {path.name for path in Path("/dev/shm").iterdir()}
+    with serve(load_settings(**free_ports()), tmp_path) as stack:
+        pids = set(stack.stub_pids().values())
+        os.kill(stack.stub_pids()["prefill_decode"], signal.SIGKILL)
+        started = time.monotonic()
+    assert time.monotonic() - started < 15
+    assert {path.name for path in Path("/dev/shm").iterdir()} <= before
+    assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]

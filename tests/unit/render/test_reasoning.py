@@ -1,0 +1,63 @@
+"""Whether the prompt leaves reasoning open, read from its tokens."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from tests.unit.render.helpers import edited, model_folder, settings
+from triton_renderer.render import Renderer
+from triton_renderer.render.reasoning import ReasoningMarks
+from triton_renderer.render.tokenizer import PromptTokenizer
+from triton_renderer.settings import BUNDLED_MODEL, SettingsError
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PromptTokenizer:
+    return PromptTokenizer(AutoTokenizer.from_pretrained(BUNDLED_MODEL))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "state"),
+    [
+        ("<|im_start|>assistant\n", None),
+        ("<|im_start|>assistant\n<think>\n", "open"),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "closed"),
+        ("<|im_start|>assistant\n<think>a</think>b<think>", "open"),
+        ("a</think>b", "closed"),
+        ("<think> no turns at all", "open"),
+        ("<|im_start|>user\nwhat is <think>?<|im_end|>\n<|im_start|>assistant\n", None),
+        ("<|im_start|>user\n</think><|im_end|>\n<|im_start|>assistant\n<think>", "open"),
+        (
+            "<|im_start|>assistant\n<think>\nhm\n</think>\n\nyes<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n",
+            None,
+        ),
+        ("<|im_start|>assistant\n<think>\nhm<|im_end|>\n", None),
+        ("", None),
+    ],
+)
+def test_only_the_turn_that_is_to_be_written_counts(tokenizer: PromptTokenizer, prompt: str, state: str | None) -> None:
+    marks = ReasoningMarks.load("qwen3", tokenizer)
+    assert marks is not None
+    assert marks.state(tokenizer.encode(prompt).token_ids) == state
+
+
+def test_without_a_parser_there_are_no_marks(tokenizer: PromptTokenizer) -> None:
+    assert ReasoningMarks.load(None, tokenizer) is None
+
+
+def test_marks_that_are_special_tokens_do_not_begin_a_turn(tokenizer: PromptTokenizer) -> None:
+    marks = ReasoningMarks(1, 2, frozenset({7}))
+    assert marks.state(np.array([7, 1, 5, 2])) == "closed"
+
+
+def test_a_model_without_the_marks_is_refused_at_load(tmp_path: Path) -> None:
+    tokenizer, config = edited("tokenizer"), edited("tokenizer_config")
+    for token in tokenizer["added_tokens"]:
+        token["content"] = token["content"].replace("think", "thought")
+    for token in config["added_tokens_decoder"].values():
+        token["content"] = token["content"].replace("think", "thought")
+    folder = model_folder(tmp_path / "m", tokenizer=tokenizer, tokenizer_config=config)
+    with pytest.raises(SettingsError, match="REASONING_PARSER=qwen3"):
+        Renderer.load(settings(model=str(folder), reasoning_parser="qwen3"))

@@ -1,0 +1,112 @@
+"""What constrains the output's form."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.render.helpers import chat, completion_job, user
+from triton_renderer.errors import InvalidRequest
+from triton_renderer.render import Renderer
+
+QUESTION = user("How many circles?")
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+
+
+def constraint(renderer: Renderer, **fields: Any) -> dict[str, Any] | None:
+    return chat(renderer, QUESTION, **fields).context.sampling_params.structured_outputs
+
+
+def tool(name: str, **further: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": SCHEMA, **further}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"response_format": {"type": "json_object"}}, {"json_object": True}),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}}, {"json": SCHEMA}),
+        ({"structured_outputs": {"regex": "a+"}}, {"regex": "a+"}),
+        ({"structured_outputs": {"choice": ["a", "b"], "regex": None}}, {"choice": ["a", "b"]}),
+        ({"structured_outputs": {"regex": "a+"}, "response_format": {"type": "text"}}, {"regex": "a+"}),
+        (
+            {
+                "structured_outputs": {"json_object": True, "whitespace_pattern": " "},
+                "response_format": {"type": "json_object"},
+            },
+            {"json_object": True, "whitespace_pattern": " "},
+        ),
+    ],
+)
+def test_constraints_are_passed_on(renderer: Renderer, fields: dict[str, Any], expected: dict[str, Any] | None) -> None:
+    assert constraint(renderer, **fields) == expected
+    completion = renderer.render(completion_job("x", **fields))
+    assert completion.context.sampling_params.structured_outputs == expected
+
+
+def test_a_structural_tag_is_passed_on_as_text(renderer: Renderer) -> None:
+    tag = {"type": "structural_tag", "format": {"type": "any_text"}}
+    found = constraint(renderer, response_format=tag)
+    assert found is not None
+    assert json.loads(found["structural_tag"]) == tag
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
+        ({"response_format": {"type": "wobble"}}, "response_format"),
+        ({"response_format": {}}, "response_format"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"structured_outputs": {"wobble": 1}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs"),
+    ],
+)
+def test_constraints_of_another_form_are_refused(renderer: Renderer, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        constraint(renderer, **fields)
+    assert caught.value.param == param
+
+
+def tags(renderer: Renderer, **fields: Any) -> dict[str, Any]:
+    found = constraint(renderer, **fields)
+    assert found is not None
+    document = json.loads(found["structural_tag"])
+    assert document["type"] == "structural_tag"
+    return dict(document["format"])
+
+
+def test_required_tools_are_forced_in_the_parsers_format(renderer: Renderer) -> None:
+    found = tags(renderer, tools=[tool("a"), tool("b", strict=True)], tool_choice="required")
+    assert [tag["begin"] for tag in found["tags"]] == [
+        '<tool_call>\n{"name": "a", "arguments": ',
+        '<tool_call>{"name": "a", "arguments": ',
+        '<tool_call>\n{"name": "b", "arguments": ',
+        '<tool_call>{"name": "b", "arguments": ',
+    ]
+    assert [tag["end"] for tag in found["tags"][:2]] == ["}\n</tool_call>", "}</tool_call>"]
+    assert [tag["content"]["json_schema"] for tag in found["tags"]] == [True, True, SCHEMA, SCHEMA]
+    assert (found["at_least_one"], found["stop_after_first"]) == (True, False)
+
+
+def test_a_named_tool_is_forced_once(renderer: Renderer) -> None:
+    choice = {"type": "function", "function": {"name": "b"}}
+    found = tags(renderer, tools=[tool("a"), tool("b")], tool_choice=choice)
+    assert {tag["begin"].split('"')[3] for tag in found["tags"]} == {"b"}
+    assert found["stop_after_first"] is True
+    single = tags(renderer, tools=[tool("a")], tool_choice="required", parallel_tool_calls=False)
+    assert single["stop_after_first"] is True
+
+
+def test_a_forced_call_takes_the_place_of_another_constraint(renderer: Renderer) -> None:
+    fields = {"tools": [tool("a")], "tool_choice": "required", "structured_outputs": {"regex": "a"}}
+    assert "tags" in tags(renderer, **fields)
+
+
+def test_tools_by_choice_constrain_nothing(renderer: Renderer) -> None:
+    assert constraint(renderer, tools=[tool("a", strict=True)]) is None
+    assert constraint(renderer, tools=[tool("a")], tool_choice="none") is None

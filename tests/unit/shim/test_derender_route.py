@@ -1,0 +1,52 @@
+"""POST /v1/chat/completions/derender, one-shot."""
+
+from typing import Any
+
+import pytest
+
+from triton_renderer.errors import InvalidRequest
+
+from .conftest import Running
+
+PATH = "/v1/chat/completions/derender"
+BODY: dict[str, Any] = {
+    "generate_response": {"request_id": "r", "choices": [{"index": 0, "token_ids": [104, 105], "finish_reason": "stop"}]}
+}
+
+
+async def test_the_stages_document_is_the_answer(running: Running) -> None:
+    response = await running.http.post(PATH, json=BODY)
+    assert response.status_code == 200
+    assert response.json() == {"op": "derender_chat", "said": ["hi"]}
+
+
+@pytest.mark.parametrize("stream", [False, None])
+async def test_not_streaming_may_be_said(running: Running, stream: bool | None) -> None:
+    assert (await running.http.post(PATH, json=BODY | {"stream": stream})).status_code == 200
+
+
+async def test_streaming_is_refused(running: Running) -> None:
+    response = await running.http.post(PATH, json=BODY | {"stream": True, "generate_chunk": {}})
+    assert response.status_code == 400
+    assert "streaming derender is not available" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "param"),
+    [
+        ({"generate_response": None}, 400, "generate_response"),
+        ({"generate_response": {"choices": [{"index": 0, "token_ids": [-1]}]}}, 400, "generate_response.choices.0.token_ids.0"),
+        ({"prompt_tokens": -1}, 400, "prompt_tokens"),
+        ({"model": "other"}, 404, "model"),
+    ],
+)
+async def test_misfits(running: Running, changes: dict[str, Any], status: int, param: str) -> None:
+    response = await running.http.post(PATH, json=BODY | changes)
+    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+async def test_an_error_of_the_stage_reaches_the_client(running: Running) -> None:
+    running.stages.fail_after = (0, InvalidRequest("chat_request is required", "chat_request"))
+    response = await running.http.post(PATH, json=BODY)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "chat_request"

@@ -1,0 +1,54 @@
+"""The served description of the API."""
+
+from typing import Any
+
+import pytest
+
+from .conftest import Running
+
+ROUTES = {
+    "/v1/chat/completions": "post",
+    "/v1/completions": "post",
+    "/v1/models": "get",
+    "/v1/chat/completions/render": "post",
+    "/v1/completions/render": "post",
+    "/v1/chat/completions/derender": "post",
+    "/inference/v1/generate": "post",
+    "/inference/v1/abort_requests": "post",
+    "/health": "get",
+    "/version": "get",
+    "/metrics": "get",
+}
+
+
+def references(node: Any) -> set[str]:
+    """Every $ref below `node`."""
+    if isinstance(node, dict):
+        here = {node["$ref"]} if isinstance(node.get("$ref"), str) else set()
+        return here.union(*map(references, node.values()))
+    return set().union(*map(references, node)) if isinstance(node, list) else set()
+
+
+async def test_it_has_every_route_and_no_other(running: Running) -> None:
+    document = (await running.http.get("/openapi.json")).json()
+    assert {path: list(methods) for path, methods in document["paths"].items()} == {
+        path: [method] for path, method in ROUTES.items()
+    }
+
+
+async def test_each_post_says_what_it_takes(running: Running) -> None:
+    paths = (await running.http.get("/openapi.json")).json()["paths"]
+    for path, method in ROUTES.items():
+        if method == "post":
+            assert paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+
+
+async def test_every_reference_leads_somewhere(running: Running) -> None:
+    document = (await running.http.get("/openapi.json")).json()
+    schemas = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert references(document) <= schemas
+
+
+@pytest.mark.parametrize("path", ["/docs"])
+async def test_it_can_be_read_in_a_browser(running: Running, path: str) -> None:
+    assert (await running.http.get(path)).status_code == 200

@@ -1,0 +1,74 @@
+"""The derender stage: generated tokens in, the client's documents out. No weights, no GPU."""
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from triton_renderer.derender import one_shot
+from triton_renderer.derender.answer import Answer
+from triton_renderer.derender.model import OutputModel
+from triton_renderer.derender.open_requests import OpenRequests
+from triton_renderer.errors import RendererError
+from triton_renderer.protocol.derender import DerenderChatRequest
+from triton_renderer.protocol.stages import GeneratedChunk
+from triton_renderer.settings import Settings
+
+SPARE_REQUESTS = 64
+"""Requests that may be open here although prefill_decode has ended them: their last chunk is on its way."""
+
+
+class Derenderer:
+    """Continues the requests of the `chat` ensemble, and answers the stateless derender route.
+
+    Both go through the same assembly, so they answer the same for the same tokens. Not safe for use by several threads.
+    """
+
+    def __init__(self, model: OutputModel, open_requests: OpenRequests) -> None:
+        self._model = model
+        self._open_requests = open_requests
+
+    @classmethod
+    def load(cls, settings: Settings) -> Self:
+        """Loads tokenizer and configuration. Raises SettingsError or CheckpointError where they are unusable."""
+        limit = settings.max_running_requests + settings.max_waiting_requests + SPARE_REQUESTS
+        return cls(OutputModel.load(settings), OpenRequests(limit, settings.request_timeout_s))
+
+    def chunk(self, token_ids: npt.NDArray[np.int64], chunk: GeneratedChunk) -> list[bytes]:
+        """The JSON documents that one response of prefill_decode makes ready.
+
+        token_ids: int64 [tokens], the choices of `chunk` one after another. With a stream these are its next chunks, which
+        may be none; without, the whole answer comes with the last chunk and nothing before.
+        Raises RendererError, and forgets the request, where the chunk is not the one that was due: an earlier one was lost,
+        or the request is not known (any more).
+        """
+        try:
+            answer = self._open(chunk) if chunk.number == 0 else self._open_requests.get(chunk.id)
+            if answer is None:
+                raise RendererError(f"chunk {chunk.number} of request {chunk.id} came, which derender does not know")
+            documents = answer.push(token_ids.tolist(), chunk)
+        except Exception:
+            self._open_requests.remove(chunk.id)
+            raise
+        if chunk.final:
+            self._open_requests.remove(chunk.id)
+        return documents
+
+    def derender_chat(self, request: DerenderChatRequest) -> bytes:
+        """One whole generate response as a chat completion.
+
+        Raises InvalidRequest (NotFound for another model's name) before anything is decoded.
+        """
+        one_shot.check(request, self._model)
+        token_ids, context, chunk = one_shot.convert(request, self._model)
+        (document,) = Answer(self._model, context, is_strict=False).push(token_ids, chunk)
+        return document
+
+    def _open(self, chunk: GeneratedChunk) -> Answer:
+        if chunk.derender is None:
+            raise RendererError(f"the first chunk of request {chunk.id} has no derender context")
+        if self._open_requests.get(chunk.id) is not None:
+            raise RendererError(f"the first chunk of request {chunk.id} came twice")
+        answer = Answer(self._model, chunk.derender)
+        self._open_requests.add(chunk.id, answer)
+        return answer

@@ -1,0 +1,82 @@
+"""What derender knows of the served model: its tokenizer, its limits, its output formats."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+
+from triton_renderer import checkpoint
+from triton_renderer.derender.parsers import REASONING_PARSERS, TOOL_PARSERS
+from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
+from triton_renderer.settings import Settings
+from triton_renderer.text.tokenizer import load_tokenizer
+
+
+@dataclass(frozen=True)
+class OutputModel:
+    """The served model as far as its output is concerned."""
+
+    name: str
+    tokenizer: PreTrainedTokenizerFast
+    vocab_size: int
+    """Ids from here on do not exist; the tokenizer may know fewer."""
+    max_model_len: int
+    eos_token_ids: frozenset[int]
+    reasoning_parser: type[ReasoningParser] | None
+    tool_parser: type[ToolParser] | None
+
+    @classmethod
+    def load(cls, settings: Settings) -> Self:
+        """Raises SettingsError or CheckpointError where the model's files are missing or unusable."""
+        config = checkpoint.load_config(settings)
+        tokenizer = load_tokenizer(settings.model)
+        return cls(
+            name=settings.model_name,
+            tokenizer=tokenizer,
+            vocab_size=max(config.get_text_config().vocab_size, len(tokenizer)),
+            max_model_len=checkpoint.context_length(config, settings),
+            eos_token_ids=_eos_token_ids(settings.model, config, tokenizer),
+            reasoning_parser=REASONING_PARSERS[settings.reasoning_parser_name] if settings.reasoning_parser_name else None,
+            tool_parser=TOOL_PARSERS[settings.tool_parser_name] if settings.tool_parser_name else None,
+        )
+
+    def marker_ids(self, parsers: Iterable[type[ReasoningParser] | type[ToolParser] | None]) -> frozenset[int]:
+        """The ids of the parsers' markers, where they are tokens of their own."""
+        ids = (
+            self.tokenizer.backend_tokenizer.token_to_id(marker) for parser in parsers if parser for marker in parser.markers
+        )
+        return frozenset(token_id for token_id in ids if token_id is not None)
+
+    def leaves_reasoning_open(self, prompt_token_ids: list[int]) -> bool:
+        """The prompt ends within a reasoning block. Only what stands behind the last turn boundary counts."""
+        parser = self.reasoning_parser
+        if parser is None:
+            return False
+        boundaries = {self.tokenizer.backend_tokenizer.token_to_id(token) for token in parser.turn_boundaries}
+        start = next((i + 1 for i in reversed(range(len(prompt_token_ids))) if prompt_token_ids[i] in boundaries), 0)
+        turn = self._text(prompt_token_ids[start:])
+        return turn.rfind(parser.opening) > turn.rfind(parser.closing)
+
+    def closes_reasoning_unopened(self, token_ids: list[int]) -> bool:
+        """The output ends a reasoning block that it has not begun: so the prompt, which is not known, began it."""
+        parser = self.reasoning_parser
+        if parser is None:
+            return False
+        before, closing, _ = self._text(token_ids).partition(parser.closing)
+        return bool(closing) and parser.opening not in before
+
+    def _text(self, token_ids: list[int]) -> str:
+        text: str = self.tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
+
+
+def _eos_token_ids(model: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The tokens at which generation ends by itself: of the generation config and of the tokenizer."""
+    try:
+        generation_config = GenerationConfig.from_pretrained(model)
+    except OSError:  # it is optional
+        generation_config = GenerationConfig.from_model_config(config)
+    eos = generation_config.eos_token_id
+    listed = eos if isinstance(eos, list) else [eos]
+    return frozenset(token_id for token_id in [*listed, tokenizer.eos_token_id] if token_id is not None)

@@ -1,0 +1,93 @@
+"""One output of a chat model: reasoning, content and tool calls, from its text."""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
+from triton_renderer.derender.parsers.events import Content, Event, ToolCallArguments, ToolCallStart, merged
+
+
+class MessageParser:
+    """Reasoning first, then content with tool calls in it; either parser may be missing.
+
+    Where calls are looked for, whitespace between them, in front of the first and behind the last one only separates and
+    is left out; so is all content that is nothing but whitespace, if there are calls. Of several calls only the first
+    is passed on unless `parallel_tool_calls`.
+    """
+
+    def __init__(self, reasoning: ReasoningParser | None, tools: ToolParser | None, parallel_tool_calls: bool = True) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+        self._parallel = parallel_tool_calls
+        self._space = ""  # whitespace of which it is not decided whether it separates
+        self._separates = True  # only whitespace has come since the last call, or since the beginning
+        self._called = False
+
+    @property
+    def in_reasoning(self) -> bool:
+        """The reasoning is open."""
+        return self._reasoning is not None and self._reasoning.is_open
+
+    @property
+    def called(self) -> bool:
+        """A tool call has begun."""
+        return self._called
+
+    def push(self, text: str) -> list[Event]:
+        """The events that `text` decides."""
+        events: list[Event] = [Content(text)] if text else []
+        if self._reasoning is not None:
+            events = self._reasoning.push(text)
+        return merged(self._space_out(self._find_calls(events)))
+
+    def finish(self) -> list[Event]:
+        """The rest, now that the output has ended."""
+        events = self._find_calls(self._reasoning.finish()) if self._reasoning is not None else []
+        if self._tools is not None:
+            events += self._tools.finish()
+        events = list(self._space_out(events))
+        if self._space and not self._called:
+            events.append(Content(self._space))
+        self._space = ""
+        return merged(events)
+
+    def state(self) -> dict[str, Any]:
+        """The state as plain JSON, for `restore`."""
+        return {
+            "reasoning": self._reasoning and self._reasoning.state(),
+            "tools": self._tools and self._tools.state(),
+            "space": self._space,
+            "separates": self._separates,
+            "called": self._called,
+        }
+
+    def restore(self, state: dict[str, Any]) -> Self:
+        """Goes on from a `state` of a parser with the same options; returns itself."""
+        if self._reasoning is not None:
+            self._reasoning.restore(state["reasoning"])
+        if self._tools is not None:
+            self._tools.restore(state["tools"])
+        self._space, self._separates, self._called = state["space"], state["separates"], state["called"]
+        return self
+
+    def _find_calls(self, events: Iterable[Event]) -> list[Event]:
+        result: list[Event] = []
+        for event in events:
+            result += self._tools.push(event.text) if self._tools is not None and isinstance(event, Content) else [event]
+        return result
+
+    def _space_out(self, events: Iterable[Event]) -> Iterable[Event]:
+        """Leaves out separating whitespace, and calls beyond the first where only one is allowed."""
+        for event in events:
+            if isinstance(event, ToolCallStart | ToolCallArguments):
+                self._called = self._separates = True
+                self._space = ""
+                if event.index == 0 or self._parallel:
+                    yield event
+            elif isinstance(event, Content) and self._tools is not None and self._separates:
+                self._space += event.text
+                if not self._space.isspace():
+                    yield Content(self._space)
+                    self._space, self._separates = "", False
+            else:
+                yield event

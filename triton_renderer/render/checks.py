@@ -1,0 +1,59 @@
+"""Rules on a request that its fields alone decide, as the reference has them."""
+
+from triton_renderer.errors import InvalidRequest, NotFound
+from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice
+
+MAX_CACHE_SALT_LENGTH = 128
+_NOT_IN_CACHE_SALT = "@/\\\0"
+
+
+def check_model(request: ChatCompletionRequest | CompletionRequest, model_name: str) -> None:
+    """Raises NotFound where the request is for another model; none or an empty name means this one."""
+    if request.model and request.model != model_name:
+        raise NotFound(f"The model `{request.model}` does not exist.", "model")
+
+
+def check_request(request: ChatCompletionRequest | CompletionRequest) -> None:
+    """What holds for both routes. Raises InvalidRequest."""
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest("stream_options: only with stream: true", "stream_options")
+    if request.prompt_logprobs and request.stream:
+        raise InvalidRequest("prompt_logprobs: not with stream: true", "prompt_logprobs")
+    if request.mm_processor_kwargs:
+        raise InvalidRequest("mm_processor_kwargs: a request cannot change how media are processed", "mm_processor_kwargs")
+    salt = request.cache_salt or ""
+    if len(salt) > MAX_CACHE_SALT_LENGTH or any(character in salt for character in _NOT_IN_CACHE_SALT):
+        raise InvalidRequest(f"cache_salt: at most {MAX_CACHE_SALT_LENGTH} characters, none of @ / \\ or NUL", "cache_salt")
+
+
+def check_chat(request: ChatCompletionRequest, tool_parser: str | None) -> None:
+    """What holds for the chat route. Raises InvalidRequest."""
+    if request.chat_template is not None:
+        raise InvalidRequest("chat_template: a chat template of the request's own is not trusted", "chat_template")
+    if (request.chat_template_kwargs or {}).get("chat_template") is not None:
+        where = "chat_template_kwargs.chat_template"
+        raise InvalidRequest(f"{where}: a chat template of the request's own is not trusted", where)
+    if request.media_io_kwargs:
+        raise InvalidRequest("media_io_kwargs: a request cannot change how media are read", "media_io_kwargs")
+    if request.continue_final_message and request.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message: only with add_generation_prompt: false, since no new message begins",
+            "continue_final_message",
+        )
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs: only with logprobs: true", "top_logprobs")
+    _check_tools(request, tool_parser)
+
+
+def _check_tools(request: ChatCompletionRequest, tool_parser: str | None) -> None:
+    choice = request.effective_tool_choice
+    if request.tools is not None and not request.tools:
+        raise InvalidRequest("tools: must not be empty; leave it out where there are none", "tools")
+    if choice == "none":
+        return
+    if not request.tools:
+        raise InvalidRequest("tool_choice: only with tools", "tool_choice")
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in {tool.function.name for tool in request.tools}:
+        raise InvalidRequest(f"tool_choice: {choice.function.name!r} is none of the tools", "tool_choice")
+    if tool_parser is None:
+        raise InvalidRequest("tool_choice: this server has no tool call parser; set TOOL_CALL_PARSER", "tool_choice")

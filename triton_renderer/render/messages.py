@@ -1,0 +1,163 @@
+"""From a request's messages to what the chat template takes, and the pictures among them in the order of the prompt."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.openai import ChatMessage
+
+MAX_UUID_LENGTH = 256
+_TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
+_IMAGE_PARTS = ("image_url", "input_image")
+_OTHER_MEDIA = ("audio_url", "input_audio", "audio_embeds", "video_url", "video", "video_embeds", "image_embeds", "file")
+
+TemplateMessage = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ContentFormat:
+    """What the chat template takes as a message's content."""
+
+    takes_lists: bool
+    """A list of parts, else one string."""
+    image: dict[str, Any] | str | None
+    """What stands for a picture: a part, or for a template that takes strings a text. None: there are no pictures."""
+
+
+@dataclass(frozen=True)
+class ImagePart:
+    """A picture in a message: where its bytes are, and the client's name for it; one of the two may be missing."""
+
+    url: str | None
+    uuid: str | None
+    param: str
+    """Its place in the request."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages for the template. Nothing of a client's parts is passed on but their text."""
+
+    messages: list[TemplateMessage]
+    images: list[ImagePart]
+
+
+def read_conversation(messages: Sequence[ChatMessage], content_format: ContentFormat) -> Conversation:
+    """Raises InvalidRequest for parts and tool calls of a form that is not known, or of a medium that the model lacks."""
+    images: list[ImagePart] = []
+    return Conversation(
+        [_read_message(message, f"messages.{index}", content_format, images) for index, message in enumerate(messages)],
+        images,
+    )
+
+
+def systems_first(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
+    """For templates that do not know the role: developer messages become system messages, all of them one at the start."""
+    if not any(message["role"] == "developer" for message in messages):
+        return list(messages)
+    instructions = [message for message in messages if message["role"] in ("system", "developer")]
+    texts = [_text_of(message["content"]) for message in instructions]
+    others = [message for message in messages if message["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
+
+
+def _read_message(message: ChatMessage, param: str, content_format: ContentFormat, images: list[ImagePart]) -> TemplateMessage:
+    # Fields that are not ours are the template's to know.
+    read: TemplateMessage = {"role": message.role, **(message.model_extra or {})}
+    read["content"] = _read_content(message, param, content_format, images)
+    calls = read.pop("tool_calls", None)
+    reasoning = next((read.pop(key) for key in ("reasoning_content", "reasoning") if read.get(key) is not None), None)
+    read.pop("reasoning", None)
+    if message.role == "assistant":
+        if calls:
+            read["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")
+        if reasoning is not None:
+            read["reasoning"] = read["reasoning_content"] = reasoning
+    return read
+
+
+def _read_content(message: ChatMessage, param: str, content_format: ContentFormat, images: list[ImagePart]) -> Any:
+    content = message.content if message.content is not None else []
+    if isinstance(content, dict):
+        raise InvalidRequest(f"{param}.content: a text or a list of parts is expected", f"{param}.content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    read: list[dict[str, Any] | str] = []
+    for index, part in enumerate(parts):
+        where = f"{param}.content.{index}"
+        text = _text_of_part(part, where)
+        if text is not None:
+            read.append({"type": "text", "text": text} if content_format.takes_lists else text)
+        elif isinstance(part, dict) and part["type"] in _IMAGE_PARTS:
+            if content_format.image is None:
+                raise InvalidRequest(f"{where}: {part['type']} is not supported by this model, which takes text only", where)
+            images.append(_read_image(part, where))
+            read.append(content_format.image)
+    if not content_format.takes_lists or (message.role == "tool" and all(part["type"] == "text" for part in read)):  # type: ignore[index]
+        return "\n".join(part if isinstance(part, str) else part["text"] for part in read)
+    return read
+
+
+def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
+    """The text of a part; None for a picture, and for a text part whose text is null, which is left out."""
+    if isinstance(part, str):
+        return part
+    kind = part.get("type")
+    if kind in _IMAGE_PARTS:
+        return None
+    if kind in _OTHER_MEDIA:
+        raise InvalidRequest(f"{param}: {kind} is not supported by this model", param)
+    if not isinstance(kind, str) or kind not in _TEXT_PARTS:
+        raise InvalidRequest(
+            f"{param}.type: {kind!r} is not one of {', '.join([*_TEXT_PARTS, *_IMAGE_PARTS])}", f"{param}.type"
+        )
+    text = part.get(_TEXT_PARTS[kind])
+    if text is not None and not isinstance(text, str):
+        raise InvalidRequest(f"{param}.{_TEXT_PARTS[kind]}: a text is expected", f"{param}.{_TEXT_PARTS[kind]}")
+    return text
+
+
+def _read_image(part: dict[str, Any], param: str) -> ImagePart:
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    uuid = part.get("uuid")
+    if isinstance(uuid, int) and not isinstance(uuid, bool):
+        uuid = str(uuid)
+    if uuid is not None and not (isinstance(uuid, str) and 0 < len(uuid) <= MAX_UUID_LENGTH):
+        raise InvalidRequest(f"{param}.uuid: a text of 1 to {MAX_UUID_LENGTH} characters is expected", f"{param}.uuid")
+    if url is not None and not isinstance(url, str):
+        raise InvalidRequest(f"{param}.image_url.url: a text is expected", f"{param}.image_url.url")
+    if url is None and uuid is None:
+        raise InvalidRequest(f"{param}.image_url: a URL is expected", f"{param}.image_url")
+    return ImagePart(url, uuid, param)
+
+
+def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
+    """Calls of earlier turns, with their arguments as objects, which is what templates take."""
+    if not isinstance(calls, list):
+        raise InvalidRequest(f"{param}: a list is expected", param)
+    read = []
+    for index, call in enumerate(calls):
+        function = call.get("function") if isinstance(call, dict) and call.get("type", "function") == "function" else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            where = f"{param}.{index}"
+            raise InvalidRequest(f"{where}: a call of type function with a name is expected", where)
+        read.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
+    return read
+
+
+def _arguments(arguments: Any) -> dict[str, Any]:
+    """What a model once wrote may be broken; refusing it would end the conversation for good, so it counts as nothing."""
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return {}
+    return arguments if isinstance(arguments, dict) else {}
+
+
+def _text_of(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if "text" in part)

@@ -1,0 +1,69 @@
+"""A prompt in the making: token ids, the pictures' places in them, and what cuts it down."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.generate import PlaceholderRange
+from triton_renderer.render.item_cache import RenderedImage
+from triton_renderer.render.tokenizer import TokenIds
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids [tokens] with their placeholders in ascending order; `offsets` are those of a prompt without pictures."""
+
+    token_ids: TokenIds
+    placeholders: list[PlaceholderRange]
+    offsets: list[tuple[int, int]] | None = None
+
+
+def with_pictures(token_ids: TokenIds, slots: TokenIds, images: Sequence[RenderedImage]) -> Prompt:
+    """Puts each picture's placeholder in the place of its slot. `slots` are positions, as many as there are pictures."""
+    pieces: list[TokenIds] = []
+    placeholders: list[PlaceholderRange] = []
+    length = begin = 0
+    for slot, image in zip(slots.tolist(), images, strict=True):
+        pieces += [token_ids[begin:slot], image.token_ids]
+        offset = length + slot - begin
+        placeholders.append(PlaceholderRange(offset=offset, length=len(image.token_ids), is_embed=image.is_embed))
+        length, begin = offset + len(image.token_ids), slot + 1
+    return Prompt(np.concatenate([*pieces, token_ids[begin:]]), placeholders)
+
+
+def run_lengths(is_embed: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int] | None:
+    """`PlaceholderRange.is_embed` of a mask: the lengths of its runs, starting with a run of "no"; None where all are yes."""
+    if bool(is_embed.all()):
+        return None
+    changes = np.flatnonzero(np.diff(is_embed)) + 1
+    runs: list[int] = np.diff([0, *changes.tolist(), len(is_embed)]).tolist()
+    return [0, *runs] if is_embed[0] else runs
+
+
+def truncated(prompt: Prompt, limit: int | None, side: str | None, max_model_len: int) -> Prompt:
+    """The prompt cut to `limit` tokens: the last ones, or with side "right" the first; -1 stands for all that leave room.
+
+    Raises InvalidRequest where a picture would be cut, or nothing would be left.
+    """
+    if limit is None:
+        return prompt
+    name = "truncate_prompt_tokens"
+    if limit > max_model_len:
+        raise InvalidRequest(f"{name}: {limit} is more than the context length of {max_model_len} tokens", name)
+    keep = max_model_len - 1 if limit == -1 else limit
+    if keep == 0:
+        raise InvalidRequest(f"{name}: at least one token must be left", name)
+    dropped = len(prompt.token_ids) - keep
+    if dropped <= 0:
+        return prompt
+    begin = 0 if side == "right" else dropped
+    for index, span in enumerate(prompt.placeholders):
+        if span.offset < begin or span.offset + span.length > begin + keep:
+            raise InvalidRequest(f"{name}: {keep} tokens do not hold the prompt's picture {index}", name)
+    return Prompt(
+        prompt.token_ids[begin : begin + keep],
+        [span.model_copy(update={"offset": span.offset - begin}) for span in prompt.placeholders],
+        None if prompt.offsets is None else prompt.offsets[begin : begin + keep],
+    )

@@ -1,0 +1,265 @@
+"""The render stage: one request in, everything that the later stages need out. No weights, no GPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from triton_renderer.checkpoint import context_length, load_config
+from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.sampling import SamplingParams
+from triton_renderer.protocol.stages import FeatureItem, RenderJob, RequestContext
+from triton_renderer.render.checks import check_chat, check_model, check_request
+from triton_renderer.render.contexts import (
+    Request,
+    chat_echo,
+    derender_context,
+    parser_variables,
+    request_context,
+    template_variables,
+    tool_choice_fields,
+    tools_for_template,
+)
+from triton_renderer.render.fetch import AddressPolicy, is_public
+from triton_renderer.render.image_renderer import ImageRenderer
+from triton_renderer.render.images import load_images
+from triton_renderer.render.item_cache import RenderedImage
+from triton_renderer.render.messages import ImagePart, read_conversation
+from triton_renderer.render.prompt import Prompt, truncated, with_pictures
+from triton_renderer.render.reasoning import ReasoningMarks
+from triton_renderer.render.sampling import load_sampling_defaults, resolve_sampling
+from triton_renderer.render.structured import structured_outputs
+from triton_renderer.render.template import ChatTemplate
+from triton_renderer.render.tokenizer import PromptTokenizer, TokenIds, media_token_ids
+from triton_renderer.settings import Settings
+from triton_renderer.text.tokenizer import load_tokenizer
+
+SLACK = 4
+"""Characters that normalising may make one of, generously: for refusing absurdly long texts before tokenizing them."""
+MODALITY = "image"
+"""The only modality so far."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A rendered request.
+
+    token_ids: int64 [tokens], placeholders expanded. items: for each picture, in the order of `context.features`, its
+    serialized kwargs and its serialized metadata (`wire.py`); both empty where the client does not want them.
+    """
+
+    token_ids: TokenIds
+    items: list[bytes]
+    context: RequestContext
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of the served model without its weights."""
+
+    tokenizer: PromptTokenizer
+    template: ChatTemplate | None
+    images: ImageRenderer | None
+    reasoning: ReasoningMarks | None
+    sampling_defaults: dict[str, Any]
+    max_model_len: int
+    vocab_size: int
+
+
+class Renderer:
+    """Renders requests for one model. Safe to use from several threads."""
+
+    def __init__(self, settings: Settings, model: Model) -> None:
+        self._model = model
+        self._name = settings.model_name
+        self._tool_parser = settings.tool_parser_name
+        self._has_parser = self._tool_parser is not None or settings.reasoning_parser_name is not None
+        self._longest_text = model.max_model_len * model.tokenizer.max_chars_per_token * SLACK
+
+    @classmethod
+    def load(cls, settings: Settings, may_dial: AddressPolicy = is_public) -> "Renderer":
+        """Loads tokenizer, template, image processor and configuration, but no weights.
+
+        Raises SettingsError or CheckpointError, in one line for the operator, where the model cannot be served.
+        """
+        config = load_config(settings)
+        hf_tokenizer = load_tokenizer(settings.model)
+        images = load_images(settings.model, config, hf_tokenizer)
+        names = {hf_tokenizer.convert_ids_to_tokens(token) for token in media_token_ids(config) if token < len(hf_tokenizer)}
+        tokenizer = PromptTokenizer(hf_tokenizer, names | ({images.slot} if images is not None else set()))
+        name = Path(settings.model).resolve().name if Path(settings.model).is_dir() else settings.model
+        identity = f"{name}\0{config.to_json_string()}"
+        model = Model(
+            tokenizer,
+            ChatTemplate.load(settings.model, tokenizer, images),
+            ImageRenderer(images, tokenizer, settings, identity, may_dial) if images is not None else None,
+            ReasoningMarks.load(settings.reasoning_parser_name, tokenizer),
+            load_sampling_defaults(settings.model),
+            context_length(config, settings),
+            config.get_text_config().vocab_size,
+        )
+        return cls(settings, model)
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the model's embedding matrix: a token id is below this."""
+        return self._model.vocab_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that prompt and output may have together."""
+        return self._model.max_model_len
+
+    def render(self, job: RenderJob, media: Sequence[memoryview] = ()) -> Rendered:
+        """Renders one request. `media` are the bytes that its body calls `attached:0`, `attached:1`, …
+
+        Raises InvalidRequest (NotFound for another model) where the request cannot be served as it is.
+        """
+        if job.kind == "chat":
+            return self._render_chat(job, parse(ChatCompletionRequest, job.body), media)
+        return self._render_completion(job, parse(CompletionRequest, job.body))
+
+    def _render_chat(self, job: RenderJob, request: ChatCompletionRequest, media: Sequence[memoryview]) -> Rendered:
+        check_model(request, self._name)
+        check_request(request)
+        check_chat(request, self._tool_parser)
+        constraint = structured_outputs(request)
+        template = self._model.template
+        if template is None:
+            raise InvalidRequest("messages: the model has no chat template; use the completion route", "messages")
+        conversation = read_conversation(request.messages, template.content_format)
+        text = template.apply(
+            conversation.messages,
+            tools=tools_for_template(request.tools),
+            documents=request.documents,
+            variables=template_variables(request),
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+        )
+        prompt = self._tokenize(text, request, request.add_special_tokens, "messages")
+        prompt, images = self._with_pictures(prompt, conversation.images, media)
+        prompt = self._fitted(prompt, request, "messages")
+        sampling = self._sampling(request, constraint, prompt, keep_special_tokens=self._has_parser)
+        reasoning = self._model.reasoning.state(prompt.token_ids) if self._model.reasoning is not None else None
+        derender = derender_context(
+            job,
+            request,
+            sampling,
+            prompt=prompt,
+            model_name=self._name,
+            echo=self._model.tokenizer.reveal(chat_echo(request, conversation.messages)),
+            reasoning_open=reasoning == "open",
+            include_reasoning=request.include_reasoning,
+            **tool_choice_fields(request),
+        )
+        features = [
+            FeatureItem(modality=MODALITY, mm_hash=part.uuid or image.digest, placeholder=span)
+            for part, image, span in zip(conversation.images, images, prompt.placeholders, strict=True)
+        ]
+        context = request_context(
+            job,
+            request,
+            sampling,
+            prompt=prompt,
+            features=features,
+            derender=derender,
+            extra=self._reasoning_fields(request, reasoning == "closed"),
+        )
+        wanted = request.wants_mm_payload or not job.for_generate
+        items = [item for image in images for item in ((image.kwargs, image.metadata) if wanted else (b"", b""))]
+        return Rendered(prompt.token_ids, items, context)
+
+    def _render_completion(self, job: RenderJob, request: CompletionRequest) -> Rendered:
+        check_model(request, self._name)
+        check_request(request)
+        constraint = structured_outputs(request)
+        if request.suffix is not None:
+            raise InvalidRequest("suffix: the model is not made for filling in", "suffix")
+        if len(request.prompts) != 1:
+            raise InvalidRequest(f"prompt: a job renders one prompt, not {len(request.prompts)}", "prompt")
+        given = request.prompts[0]
+        if isinstance(given, str):
+            whole = self._tokenize(given, request, request.add_special_tokens, "prompt")
+        else:
+            whole = Prompt(self._checked_ids(given), [])
+        prompt = self._fitted(whole, request, "prompt")
+        if not prompt.token_ids.size:
+            raise InvalidRequest("prompt: must not be empty", "prompt")
+        echo = ""
+        if request.echo and not request.return_token_ids:
+            echo = given if isinstance(given, str) and prompt is whole else self._model.tokenizer.decode(prompt.token_ids)
+        if request.echo and request.max_tokens == 0 and job.for_generate:
+            # Somebody wants a prompt's logprobs: one token has to be made, and is the caller's to drop.
+            request = request.model_copy(update={"max_tokens": 1})
+        sampling = self._sampling(request, constraint, prompt, keep_special_tokens=False)
+        derender = derender_context(job, request, sampling, prompt=prompt, model_name=self._name, echo=echo)
+        context = request_context(job, request, sampling, prompt=prompt, features=[], derender=derender, extra={})
+        return Rendered(prompt.token_ids, [], context)
+
+    def _tokenize(self, text: str, request: Request, add_special_tokens: bool, param: str) -> Prompt:
+        if len(text) > self._longest_text and request.truncate_prompt_tokens is None:
+            raise self._too_long(f"{len(text)} characters", param)
+        encoded = self._model.tokenizer.encode(text, add_special_tokens)
+        return Prompt(encoded.token_ids, [], encoded.offsets if request.return_token_offsets else None)
+
+    def _with_pictures(
+        self, prompt: Prompt, parts: Sequence[ImagePart], media: Sequence[memoryview]
+    ) -> tuple[Prompt, list[RenderedImage]]:
+        """The prompt with the pictures' placeholders in the places that the template gave them."""
+        if self._model.images is None:
+            return prompt, []
+        # Nothing that a client writes becomes this token: each one is the template's.
+        slots = np.flatnonzero(prompt.token_ids == self._model.images.slot_id)
+        if len(slots) != len(parts):
+            raise InvalidRequest(f"messages: the chat template has {len(slots)} places for {len(parts)} pictures", "messages")
+        images = self._model.images.render(parts, media)
+        return (with_pictures(prompt.token_ids, slots, images) if images else prompt), images
+
+    def _checked_ids(self, token_ids: list[int]) -> TokenIds:
+        for index, token_id in enumerate(token_ids):
+            where = f"prompt.{index}"
+            if token_id >= self.vocab_size:
+                raise InvalidRequest(f"{where}: the model has no token {token_id}, only 0 to {self.vocab_size - 1}", where)
+            if self._model.images is not None and token_id == self._model.images.embed_token_id:
+                raise InvalidRequest(f"{where}: token {token_id} stands for a picture, and there is none", where)
+        return np.array(token_ids, np.int64)
+
+    def _fitted(self, prompt: Prompt, request: Request, param: str) -> Prompt:
+        """The prompt, cut down where the client wants that, with room for at least one token behind it."""
+        prompt = truncated(prompt, request.truncate_prompt_tokens, request.truncation_side, self.max_model_len)
+        if len(prompt.token_ids) >= self.max_model_len:
+            raise self._too_long(f"{len(prompt.token_ids)} tokens", param)
+        return prompt
+
+    def _too_long(self, length: str, param: str) -> InvalidRequest:
+        return InvalidRequest(
+            f"{param}: the prompt has {length}, the model's context length is {self.max_model_len} tokens, output included",
+            param,
+        )
+
+    def _sampling(
+        self, request: Request, constraint: dict[str, Any] | None, prompt: Prompt, *, keep_special_tokens: bool
+    ) -> SamplingParams:
+        return resolve_sampling(
+            request,
+            self._model.sampling_defaults,
+            constraint,
+            num_prompt_tokens=len(prompt.token_ids),
+            max_model_len=self.max_model_len,
+            vocab_size=self.vocab_size,
+            keep_special_tokens=keep_special_tokens,
+        )
+
+    def _reasoning_fields(self, request: ChatCompletionRequest, closed: bool) -> dict[str, Any]:
+        """What a GenerateRequest says of reasoning."""
+        fields: dict[str, Any] = {}
+        if self._model.reasoning is not None:
+            fields["reasoning_ended"] = closed
+            fields["reasoning_parser_kwargs"] = {"chat_template_kwargs": parser_variables(request)}
+        if not request.include_reasoning:
+            fields["reasoning_ended"] = True
+        return fields
