@@ -7,7 +7,7 @@ from fastapi import FastAPI
 
 from client.shim.context import Shim
 from client.shim.errors import EXCEPTION_HANDLERS
-from client.shim.health import StageMonitor
+from client.shim.health import PROBE_EVERY_S, StageMonitor
 from client.shim.metrics import Metrics
 from client.shim.middleware import ApiKey, Observer
 from client.shim.open_requests import OpenRequests
@@ -18,8 +18,8 @@ from triton_renderer import __version__
 from triton_renderer.settings import Settings
 
 
-def create_app(settings: Settings, stages: Stages | None = None, monitor: StageMonitor | None = None) -> FastAPI:
-    """The HTTP server in front of Triton. `stages` and `monitor` replace Triton and the watch over it, for tests.
+def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_s: float = PROBE_EVERY_S) -> FastAPI:
+    """The HTTP server in front of Triton. `stages` takes the place of Triton, for tests.
 
     Everything runs between the start and the end of the app's lifespan; before it, no request is served.
     """
@@ -28,14 +28,14 @@ def create_app(settings: Settings, stages: Stages | None = None, monitor: StageM
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         connected = stages or TritonStages(settings)
-        watch = monitor or StageMonitor(connected)
+        monitor = StageMonitor(connected, settings.request_timeout_s, probe_every_s=probe_every_s)
         open_requests = OpenRequests(connected, metrics, settings.request_timeout_s)
-        watch.on_change(metrics.stage_is_up)
-        watch.on_change(open_requests.stage_changed)
-        app.state.shim = Shim(settings, metrics, connected, watch, open_requests)
-        watch.start()
+        monitor.on_change(metrics.stage_is_up)
+        monitor.on_change(open_requests.stage_changed)
+        app.state.shim = Shim(settings, metrics, connected, monitor, open_requests)
+        monitor.start()
         yield
-        await watch.stop()
+        await monitor.stop()
         await open_requests.close()
         await connected.close()
 

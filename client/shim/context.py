@@ -12,7 +12,7 @@ from starlette.types import Receive
 from client.shim.health import StageMonitor
 from client.shim.metrics import Metrics
 from client.shim.open_requests import OpenRequest, OpenRequests
-from client.shim.triton import DeadStage, Stages, Tensors
+from client.shim.triton import STAGES_OF, DeadStage, Stages, Tensors
 from triton_renderer.errors import Forbidden, NotFound, RendererError
 from triton_renderer.settings import Settings
 from triton_renderer.tensors import RESPONSE
@@ -45,7 +45,9 @@ class Shim:
         """One call of a model that answers once, counted and timed."""
         with self.metrics.model_call(model):
             try:
-                return await self.stages.call(model, inputs, timeout_s=self.settings.request_timeout_s)
+                tensors = await self.stages.call(model, inputs, timeout_s=self.settings.request_timeout_s)
+                self.monitor.worked(STAGES_OF[model])
+                return tensors
             except DeadStage as error:
                 self.monitor.report(error.stage, error)
                 raise
@@ -57,6 +59,7 @@ class Shim:
                 stream = self.stages.stream(model, inputs, timeout_s=self.settings.request_timeout_s)
                 async with aclosing(stream):
                     async for tensors in stream:
+                        self.monitor.worked(STAGES_OF[model])
                         yield tensors
             except DeadStage as error:
                 self.monitor.report(error.stage, error)

@@ -8,6 +8,10 @@ shim asks the stages themselves: each gets a small probe every second, and answe
     slow       the newest probe is waiting             busy, for example with a large picture: still healthy
     down       a probe failed, or waited too long      its open requests fail at once, no new ones are taken;
                                                        the stage is reloaded until it answers again
+
+A dead process shows within two seconds, since Triton fails what is sent to it. Too long is therefore said of a process
+that hangs. `prefill_decode` and `derender` answer beside their work; `render` and `encode` take one request after the
+other, so that a probe waits as long as the requests before it take, and each of these may take as long as any request.
 """
 
 import asyncio
@@ -15,12 +19,13 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
+from math import inf
 from time import monotonic
 from typing import Any, Literal
 
 import orjson
 
-from client.shim.triton import Stages, document_tensor
+from client.shim.triton import Stages, Unanswered, document_tensor
 from triton_renderer.errors import QueueFull, RendererError, StageUnavailable
 from triton_renderer.tensors import CHUNK, CONTEXT, ENCODED, MODELS, REQUEST, RESPONSE, STAGES, TensorSpec
 
@@ -41,6 +46,9 @@ PROBE_EVERY_S = 1.0
 SLOW_AFTER_S = 2.0
 DOWN_AFTER_S = 60.0
 LONGEST_RETRY_S = 30.0
+
+_IN_TURN = frozenset({"render", "encode"})
+"""Stages that answer a probe only in its turn."""
 
 
 async def probe(stages: Stages, stage: str, timeout_s: float) -> dict[str, Any]:
@@ -70,6 +78,7 @@ class _Watched:
 
     state: Literal["starting", "up", "down"] = "starting"
     probing_since: float | None = None
+    worked_at: float = -inf
     facts: dict[str, Any] | None = None
     task: asyncio.Task[None] | None = None
 
@@ -80,6 +89,7 @@ class StageMonitor:
     def __init__(
         self,
         stages: Stages,
+        longest_request_s: float,
         *,
         probe_every_s: float = PROBE_EVERY_S,
         slow_after_s: float = SLOW_AFTER_S,
@@ -87,6 +97,7 @@ class StageMonitor:
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._stages = stages
+        self._longest_request_s = longest_request_s
         self._probe_every_s = probe_every_s
         self._slow_after_s = slow_after_s
         self._down_after_s = down_after_s
@@ -136,6 +147,11 @@ class StageMonitor:
         if self._watched[stage].state == "up":
             self._watch_anew(stage, error)
 
+    def worked(self, stages: Iterable[str]) -> None:
+        """A request got through `stages`: if a probe waits there, it waits in a queue that moves."""
+        for stage in stages:
+            self._watched[stage].worked_at = self._clock()
+
     def _watch_anew(self, stage: str, error: RendererError | None) -> None:
         watched = self._watched[stage]
         if watched.task:
@@ -156,11 +172,15 @@ class StageMonitor:
     async def _probe(self, stage: str) -> RendererError | None:
         """Probes once. None where the stage is well."""
         watched = self._watched[stage]
-        watched.probing_since = self._clock()
+        watched.probing_since = since = self._clock()
         try:
-            watched.facts = await probe(self._stages, stage, self._down_after_s)
+            watched.facts = await probe(
+                self._stages, stage, self._longest_request_s if stage in _IN_TURN else self._down_after_s
+            )
         except QueueFull:
             return None  # its queue is full of work: busy, not broken
+        except Unanswered as error:
+            return None if watched.worked_at > since else error
         except RendererError as error:
             return error
         finally:

@@ -78,7 +78,7 @@ class OpenRequests:
             yield
         except BaseException as error:
             self._abort_behind(request)
-            if request._interruption is None:
+            if request._interruption is None or task.uncancel() > 0:
                 raise
             raise request._interruption from error
         finally:

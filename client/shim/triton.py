@@ -58,6 +58,10 @@ class DeadStage(StageUnavailable):
         self.stage = stage
 
 
+class Unanswered(StageUnavailable):
+    """The time given to a call ran out."""
+
+
 class Stages(Protocol):
     """What the shim needs of Triton. Methods raise RendererError only, and each ends within its time limit."""
 
@@ -220,7 +224,7 @@ def _rpc_failure(model: str, error: Any) -> RendererError:
     text = str(error.details() or "")
     match error.code():
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return StageUnavailable(f"model `{model}` did not answer in time")
+            return Unanswered(f"model `{model}` did not answer in time")
         case grpc.StatusCode.UNAVAILABLE if from_wire(text).message == text and not _STAGE_NAME.search(text):
             logger.debug("Triton cannot be reached: %s", text)
             return StageUnavailable("Triton cannot be reached")

@@ -66,10 +66,15 @@ def parse(model: type[Model], document: Any) -> Model:
 def misfit(error: ValidationError) -> InvalidRequest:
     """The first complaint of pydantic as the client should read it; `param` is the dotted path."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
+    where = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
     message = first["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return InvalidRequest(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
+
+
+def _is_union_branch(part: int | str) -> bool:
+    """Pydantic names the branch of a union that it tried, `messages.0.content.str`: that is no place in the document."""
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool", "dict") or part[0].isupper())
 
 
 TokenId = Annotated[int, Field(ge=0, le=INT64_MAX)]

@@ -11,7 +11,6 @@ from fastapi import FastAPI
 
 from client.shim.app import create_app
 from client.shim.context import Shim
-from client.shim.health import StageMonitor
 from triton_renderer.settings import Settings
 from triton_renderer.tensors import STAGES
 
@@ -55,11 +54,10 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
     async def started(*, stages: FakeStages | None = None, wait: bool = True, **settings: Any) -> AsyncIterator[Running]:
         fake = stages or FakeStages()
         known = {"served_model_name": MODEL, "enable_scale_out": True} | settings
-        monitor = StageMonitor(fake, probe_every_s=0.01, slow_after_s=0.02, down_after_s=30.0)
-        app = create_app(Settings(**known), fake, monitor)
+        app = create_app(Settings(**known), fake, probe_every_s=0.01)
         async with app.router.lifespan_context(app):
             if wait:
-                await until(lambda: all(monitor.state(stage) == "up" for stage in STAGES))
+                await until(lambda: all(app.state.shim.monitor.state(stage) == "up" for stage in STAGES))
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://shim") as http:
                 yield Running(app, http, fake)

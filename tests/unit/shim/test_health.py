@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client.shim.health import StageMonitor, probe
-from client.shim.triton import Tensors, document_tensor
+from client.shim.health import DOWN_AFTER_S, StageMonitor, probe
+from client.shim.triton import Tensors, Unanswered, document_tensor
 from triton_renderer.errors import QueueFull, RendererError, StageUnavailable
 from triton_renderer.tensors import STAGES
 
@@ -32,7 +32,7 @@ class Clock:
 async def watching(stages: FakeStages, **options: Any) -> AsyncIterator[tuple[StageMonitor, list[tuple[str, bool]]]]:
     """A running monitor, and the changes that it told."""
     changes: list[tuple[str, bool]] = []
-    monitor = StageMonitor(stages, probe_every_s=0.005, **options)
+    monitor = StageMonitor(stages, 600.0, probe_every_s=0.005, **options)
     monitor.on_change(lambda stage, up: changes.append((stage, up)))
     monitor.start()
     try:
@@ -156,17 +156,59 @@ async def test_a_busy_stage_is_slow_and_still_healthy() -> None:
         assert ("render", False) not in changes
 
 
-async def test_a_probe_gets_the_time_after_which_its_stage_is_down() -> None:
-    given: list[float] = []
+async def test_stages_that_answer_in_turn_get_the_time_of_a_request_and_the_others_less() -> None:
+    given: dict[str, float] = {}
 
     class Recording(FakeStages):
         async def call(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Any = None) -> Tensors:
-            given.append(timeout_s)
+            given[model] = timeout_s
             return await super().call(model, inputs, timeout_s=timeout_s, outputs=outputs)
 
-    async with watching(Recording(), down_after_s=30.0) as (monitor, _):
+        async def stream(self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Any = None) -> Any:
+            given[model] = timeout_s
+            async for tensors in super().stream(model, inputs, timeout_s=timeout_s, outputs=outputs):
+                yield tensors
+
+    async with watching(Recording()) as (monitor, _):
         await until(lambda: all_up(monitor))
-    assert set(given) == {30.0}
+    assert given == {"render": 600.0, "encode": 600.0, "prefill_decode": DOWN_AFTER_S, "derender": DOWN_AFTER_S}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_stage_that_lets_its_time_run_out_is_down(stage: str) -> None:
+    stages = FakeStages()
+    async with watching(stages) as (monitor, changes):
+        await until(lambda: all_up(monitor))
+        changes.clear()
+        stages.dead[stage] = Unanswered("no answer in time")
+        await until(lambda: changes == [(stage, False), (stage, True)])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("moves", [True, False])
+async def test_a_probe_that_waited_in_a_queue_that_moves_is_sent_again(stage: str, moves: bool) -> None:
+    stages, clock, ran_out = FakeStages(), Clock(), asyncio.Event()
+
+    async def run_out(probed: str) -> None:
+        if probed == stage and not ran_out.is_set():
+            await ran_out.wait()
+            raise Unanswered("no answer in time")
+
+    async with watching(stages, clock=clock) as (monitor, changes):
+        await until(lambda: all_up(monitor))
+        monitor.worked([stage])
+        changes.clear()
+        clock.now += 1
+        stages.slow_probe = run_out
+        probes = len(stages.probes)
+        await until(lambda: stage in stages.probes[probes:])
+        clock.now += 1
+        if moves:
+            monitor.worked([stage])
+        ran_out.set()
+        probes = len(stages.probes)
+        await until(lambda: stages.probes[probes:].count(stage) == 2)
+        assert changes == ([] if moves else [(stage, False), (stage, True)])
 
 
 async def test_a_full_queue_is_busy_and_not_down() -> None:
@@ -260,3 +302,18 @@ async def test_the_health_route_answers_at_once_while_probes_hang(start: Start) 
             response = await running.http.get("/health")
         assert response.status_code == 503
         assert "stage `render` is starting" in response.json()["error"]["message"]
+
+
+async def test_requests_that_get_through_are_signs_of_life(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    signs: set[str] = set()
+    body = {"messages": [{"role": "user", "content": "hi"}], "token_ids": [1], "sampling_params": {}}
+    async with start() as running:
+        monkeypatch.setattr(running.shim.monitor, "worked", signs.update)
+        for path, stages in (
+            ("/v1/chat/completions/render", {"render"}),
+            ("/inference/v1/generate", {"encode", "prefill_decode"}),
+            ("/v1/chat/completions", set(STAGES)),
+        ):
+            signs.clear()
+            assert (await running.http.post(path, json=body)).status_code == 200
+            assert signs == stages

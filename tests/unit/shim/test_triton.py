@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
-from client.shim.triton import DeadStage, Tensors, TritonStages, document_tensor
+from client.shim.triton import DeadStage, Tensors, TritonStages, Unanswered, document_tensor
 from triton_renderer.errors import (
     Cancelled,
     InvalidRequest,
@@ -304,7 +304,7 @@ async def test_what_is_kept_from_the_client_is_in_the_log(triton: Pair, caplog: 
 async def test_no_answer_in_time_is_503(triton: Pair, ask: Callable[..., Awaitable[Any]]) -> None:
     servicer, stages = triton
     servicer.wait = asyncio.Event()
-    with pytest.raises(StageUnavailable, match="did not answer in time"):
+    with pytest.raises(Unanswered, match="did not answer in time"):
         await ask(stages, timeout_s=0.1)
 
 
