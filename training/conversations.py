@@ -350,17 +350,17 @@ def text_only(rng: random.Random) -> list[Conversation]:
 def make_group(rng: random.Random, most: int = MAX_SHAPES) -> list[Conversation]:
     """Training data: conversations about the same pictures of at most `most` shapes. May be empty by bad luck."""
     chance = rng.random()
-    if chance < 0.55:
+    if chance < 0.52:
         return about_one_picture(rng, make_scene(rng, most), 9)
-    if chance < 0.67:
+    if chance < 0.62:
         return text_before_picture(rng, make_scene(rng, most))
-    if chance < 0.78:
+    if chance < 0.73:
         return with_tools(rng, make_scene(rng, most), 5)
-    if chance < 0.80:
+    if chance < 0.75:
         return after_tool_result(rng, make_scene(rng, most))
-    if chance < 0.87:
+    if chance < 0.81:
         return after_earlier_turn(rng, make_scene(rng, most), 6)
-    if chance < 0.94:
+    if chance < 0.88:
         scenes = tuple(make_scene(rng, min(most, MAX_SHAPES - 1)) for _ in range(rng.choice((2, 2, 3))))
         return about_several_pictures(rng, scenes, 5)
     return text_only(rng)

@@ -81,3 +81,38 @@ def sight_loss(
         torch.cat([p.patches for p in flat]), grid_thw=torch.tensor([p.grid for p in flat]), return_dict=True
     )
     return heads.loss(out.pooler_output, {name: torch.cat([t[name] for t in targets]) for name in targets[0]})
+
+
+PROBES, CENTRE_WEIGHT, LOUDNESS = 600, 8.0, 6.0
+
+
+@torch.no_grad()
+def strengthen_places(visual: Any, encoder: Encoder, rng: random.Random) -> None:
+    """Makes where a token is as loud in the vision tower's output as what it shows.
+
+    After the first stage colours fill almost the whole length of the output vectors, and places, though they can be
+    read off precisely, so little of it that the language model would not notice them for a very long time. So read
+    the places off by least squares, and write them again, with a standard deviation of `LOUDNESS`, along the two
+    directions that the output uses least. This is linear, and becomes part of the merger's last matrix.
+    """
+    outputs: list[Tensor] = []
+    places: list[Tensor] = []
+    weights: list[Tensor] = []
+    for _ in range(PROBES):
+        scene = make_scene(rng)
+        pixels = encoder.look(scene, "pillow", rng)
+        targets = targets_of(scene, pixels)
+        outputs.append(visual(pixels.patches, grid_thw=torch.tensor([pixels.grid]), return_dict=True).pooler_output)
+        rows, columns = pixels.merged
+        # A token that holds a shape's centre should tell the shape's place, any other one its own.
+        places.append(targets["place"] + targets["offset"] / torch.tensor([columns, rows]))
+        weights.append(torch.where(targets["centre"] != NOTHING, CENTRE_WEIGHT, 1.0))
+    x, y, weight = torch.cat(outputs), torch.cat(places), torch.cat(weights).sqrt()[:, None]
+    x = x - x.mean(dim=0)
+    reader = torch.linalg.lstsq(x * weight, (y - 0.5) * weight).solution
+    reader = reader * (LOUDNESS / (x @ reader).std(dim=0))
+    least = torch.linalg.svd(x, full_matrices=False).Vh[-reader.shape[1] :]
+    last = visual.merger.linear_fc2
+    mean = torch.cat(outputs).mean(dim=0)
+    last.weight += least.T @ (reader.T @ last.weight)
+    last.bias += least.T @ (reader.T @ (last.bias - mean))

@@ -31,7 +31,7 @@ from training.conversations import TEXT_ONLY, make_group
 from training.model import PREPROCESSOR, make_config
 from training.optimizer import Muon
 from training.pictures import MAX_SHAPES
-from training.sight import Heads, sight_loss
+from training.sight import Heads, sight_loss, strengthen_places
 from training.vocabulary import MARKUP, SPECIAL, save_tokenizer, train_tokenizer
 
 CORPUS_GROUPS = 3000
@@ -267,6 +267,8 @@ def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> No
         1.0,
         lambda rng, done: sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
     )
+    if not (out / "answers.pt").exists():
+        strengthen_places(visual, encoder, random.Random(f"places {seed}"))
     run_stage(
         "answers",
         out,

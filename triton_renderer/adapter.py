@@ -60,7 +60,9 @@ class Adapter:
             raise InvalidRequest(f"the input {spec.name} is missing", spec.name)
         array: npt.NDArray[Any] = tensor.as_numpy()
         if array.dtype != NUMPY_DTYPES[spec.dtype] or array.ndim != 1:
-            raise InvalidRequest(f"the input {spec.name} must be {spec.dtype} with one axis, not {array.dtype} {array.shape}", spec.name)
+            raise InvalidRequest(
+                f"the input {spec.name} must be {spec.dtype} with one axis, not {array.dtype} {array.shape}", spec.name
+            )
         return array
 
     def bytes_tensor(self, request: Any, spec: TensorSpec) -> Any:

@@ -177,10 +177,17 @@ def test_render_answer_is_plain_json_and_goes_to_generate_unchanged(http: httpx.
     assert json.loads(json.dumps(rendered)) == rendered
     assert all(isinstance(token, int) for token in rendered["token_ids"])
     features = rendered["features"]
-    assert len(features["mm_hashes"]["image"]) == len(features["mm_placeholders"]["image"]) == len(features["kwargs_data"]["image"]) == 1
+    assert (
+        len(features["mm_hashes"]["image"])
+        == len(features["mm_placeholders"]["image"])
+        == len(features["kwargs_data"]["image"])
+        == 1
+    )
     answer = http.post("/inference/v1/generate", json=rendered)
     assert answer.status_code == 200, answer.text
-    chat_answer = chat(http, messages=user(image_part(noise(9)), "How many squares?"), temperature=0, max_tokens=4, return_token_ids=True)
+    chat_answer = chat(
+        http, messages=user(image_part(noise(9)), "How many squares?"), temperature=0, max_tokens=4, return_token_ids=True
+    )
     assert answer.json()["choices"][0]["token_ids"] == chat_answer.json()["choices"][0]["token_ids"]
     assert answer.json()["ec_transfer_params"]["ec_items"]
 
@@ -244,7 +251,9 @@ def test_unknown_hash_alone_is_400_and_a_known_one_is_served(http: httpx.Client,
     document["features"]["kwargs_data"] = document["features"]["mm_metadata"] = None
     again = http.post("/inference/v1/generate", json=document)
     assert again.json()["choices"] == whole["choices"]
-    refused(http.post("/inference/v1/generate", json=edited(document, "features.mm_hashes.image.0", "f" * 64)), 400, "send it again")
+    refused(
+        http.post("/inference/v1/generate", json=edited(document, "features.mm_hashes.image.0", "f" * 64)), 400, "send it again"
+    )
 
 
 def test_generate_streams_chunks_and_closes(http: httpx.Client, rendered: dict[str, Any]) -> None:

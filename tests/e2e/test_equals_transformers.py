@@ -46,7 +46,9 @@ class Undivided:
         """parts: texts and pictures in the order of the message."""
         pictures = [part for part in parts if not isinstance(part, str)]
         content = [text_part(part) if isinstance(part, str) else {"type": "image"} for part in parts]
-        prompt = self.tokenizer.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False)
+        prompt = self.tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+        )
         inputs = {}
         if pictures:
             vision = self.processor(pictures, return_tensors="pt")
@@ -89,7 +91,9 @@ def cases(settings: Settings) -> Iterator[list[Case]]:
         return next(part["text"] for part in content if part["type"] == "text")
 
     parts: list[list[Any]] = []
-    parts += [[text] for text in ("Hello", "What can you do?", "Tell me a story about a square.", "Quelle heure est-il? 你好 🎉")]
+    parts += [
+        [text] for text in ("Hello", "What can you do?", "Tell me a story about a square.", "Quelle heure est-il? 你好 🎉")
+    ]
     parts += [[f"Repeat {count} times: red " + "blue " * count] for count in (1, 40, 200)]
     parts += [[picture(), question()] for _ in range(10)]
     parts += [[question(), picture()] for _ in range(6)]
@@ -98,7 +102,7 @@ def cases(settings: Settings) -> Iterator[list[Case]]:
     for _ in range(4):
         same = picture()
         parts.append([same, same, "What is in each picture?"])
-    yield [undivided.case(part) for part in parts]
+    return [undivided.case(part) for part in parts]
 
 
 def ask(http: httpx.Client, case: Case, stream: bool = False) -> list[int]:

@@ -78,6 +78,11 @@ def wait_for(condition: object, timeout_s: float, what: str) -> float:
     return time.monotonic() - started
 
 
+def our_regions() -> set[str]:
+    """Shared memory of the servers that this process started."""
+    return {path.name for path in Path("/dev/shm").glob(f"triton_renderer_{os.getpid()}_*")}
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_stage_fails_what_is_open_and_comes_back(stack: Stack, stage: str) -> None:
     url = f"{stack.shim_url}/v1/chat/completions"
@@ -123,11 +128,12 @@ def test_both_gpu_stages_killed_at_once_come_back(stack: Stack) -> None:
 
 
 def test_server_with_a_killed_stage_stops_in_time_and_leaves_nothing(tmp_path: Path) -> None:
-    before = {path.name for path in Path("/dev/shm").iterdir()}
+    before = our_regions()
     with serve(load_settings(**free_ports()), tmp_path) as stack:
+        assert our_regions() > before
         pids = set(stack.stub_pids().values())
         os.kill(stack.stub_pids()["prefill_decode"], signal.SIGKILL)
         started = time.monotonic()
     assert time.monotonic() - started < 15
-    assert {path.name for path in Path("/dev/shm").iterdir()} <= before
+    assert our_regions() <= before
     assert not [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]

@@ -85,7 +85,9 @@ def test_picture_after_text_is_seen_as_well(client: openai.OpenAI) -> None:
     rng = random.Random("after")
     scenes = [make_scene(rng, 2) for _ in range(10)]
     answers = [
-        client.chat.completions.create(model=MODEL, messages=user("What is in this picture?", image_part(draw(scene, 1))), temperature=0)
+        client.chat.completions.create(
+            model=MODEL, messages=user("What is in this picture?", image_part(draw(scene, 1))), temperature=0
+        )
         for scene in scenes
     ]
     assert sum(a.choices[0].message.content == description(s) for a, s in zip(answers, scenes, strict=True)) >= 8
@@ -156,7 +158,9 @@ def test_several_choices(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["a red", ["a red", "two blue"], [5, 6, 7], [[5, 6, 7], [8, 9]]])
-def test_completions_take_all_forms_of_prompt(client: openai.OpenAI, prompt: str | list[str] | list[int] | list[list[int]]) -> None:
+def test_completions_take_all_forms_of_prompt(
+    client: openai.OpenAI, prompt: str | list[str] | list[int] | list[list[int]]
+) -> None:
     body = {"model": MODEL, "prompt": prompt, "max_tokens": 6, "temperature": 0, "extra_body": {"ignore_eos": True}}
     answer = client.completions.create(**body)
     count = len(prompt) if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
@@ -172,7 +176,13 @@ def test_completions_take_all_forms_of_prompt(client: openai.OpenAI, prompt: str
 
 def test_logprobs_have_one_entry_a_token(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
-        model=MODEL, messages=user("Hello"), logprobs=True, top_logprobs=2, max_tokens=4, temperature=0, extra_body={"ignore_eos": True}
+        model=MODEL,
+        messages=user("Hello"),
+        logprobs=True,
+        top_logprobs=2,
+        max_tokens=4,
+        temperature=0,
+        extra_body={"ignore_eos": True},
     )
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None

@@ -21,7 +21,12 @@ PICTURE = noise(1)
 
 
 def job(**body: Any) -> bytes:
-    body = {"model": MODEL, "messages": user(image_part(PICTURE), "How many squares?"), "temperature": 0, "max_tokens": 6} | body
+    body = {
+        "model": MODEL,
+        "messages": user(image_part(PICTURE), "How many squares?"),
+        "temperature": 0,
+        "max_tokens": 6,
+    } | body
     return json.dumps({"kind": "chat", "id": "direct", "body": body}).encode()
 
 

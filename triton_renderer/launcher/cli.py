@@ -116,10 +116,12 @@ def _triton_command(options: argparse.Namespace) -> int:
     runtime = install_runtime()
     variables = {name: value for name, value in settings.environment().items() if name.lower() in settings.model_fields_set}
     variables.pop("API_KEY", None)  # only the shim asks for it
-    program, *flags = runtime.command(settings, _shown(MODEL_REPOSITORY))
-    variables |= runtime.environment()
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
-    say(" \\\n  ".join([*assignments, shlex.quote(str(_shown(Path(program)))), *map(shlex.quote, flags)]))
+    for name, folders in runtime.search_paths().items():
+        assignments.append(f'{name}={shlex.quote(":".join(map(str, folders)))}"${{{name}:+:${name}}}"')
+    program, *flags = runtime.command(settings, _shown(MODEL_REPOSITORY))
+    words = [str(_shown(Path(program))), *flags]
+    say(" \\\n  ".join([*assignments, *map(shlex.quote, words)]))
     return 0
 
 

@@ -15,8 +15,6 @@ from triton_renderer.launcher.wheels import Wheel, unpack_once
 from triton_renderer.settings import Settings
 
 MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
-EXIT_TIMEOUT_S = 3
-"""How long tritonserver lets requests finish when it ends."""
 LOAD_TIMEOUT_S = 3600
 """How long one stage may load; one that dies is noticed at once."""
 
@@ -50,11 +48,8 @@ class Runtime:
 
     root: Path
 
-    def command(self, settings: Settings, repository: Path, shm_prefix: str | None = None) -> list[str]:
-        """The command line that serves `repository` on the host and ports of `settings`.
-
-        `shm_prefix` begins the name of every shared-memory region, so that leftovers can be told from another server's.
-        """
+    def command(self, settings: Settings, repository: Path) -> list[str]:
+        """The command line that serves `repository` on the host and ports of `settings`."""
         address = socket.gethostbyname(settings.host)  # Triton's HTTP endpoint takes no names
         return [
             str(self.root / "bin" / "tritonserver"),
@@ -68,22 +63,21 @@ class Runtime:
             f"--http-port={settings.triton_http_port}",
             f"--grpc-port={settings.triton_grpc_port}",
             f"--metrics-port={settings.triton_metrics_port}",
-            f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
             f"--backend-config=python,stub-timeout-seconds={LOAD_TIMEOUT_S}",
-            *([f"--backend-config=python,shm-region-prefix-name={shm_prefix}"] if shm_prefix else []),
             *([] if has_gpu() else ["--allow-gpu-metrics=false"]),
         ]
 
-    def environment(self) -> dict[str, str]:
-        """The variables that `command` needs.
+    def search_paths(self) -> dict[str, list[Path]]:
+        """The folders that `command` needs in front of those of LD_LIBRARY_PATH and PATH.
 
         The stub ignores PYTHONPATH and its like: it embeds the libpython that LD_LIBRARY_PATH leads to, and takes its
         packages from the environment of the first `python3` on PATH. Raises LaunchError where this Python has no library.
         """
-        return {
-            "LD_LIBRARY_PATH": _search_path(libpython().parent, self.root / "lib", inherited="LD_LIBRARY_PATH"),
-            "PATH": _search_path(Path(sys.executable).parent, inherited="PATH"),
-        }
+        return {"LD_LIBRARY_PATH": [libpython().parent, self.root / "lib"], "PATH": [Path(sys.executable).parent]}
+
+    def environment(self) -> dict[str, str]:
+        """`search_paths` as variables, with what this process's own hold behind them."""
+        return _extended(self.search_paths())
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ class PerfAnalyzer:
 
     def environment(self) -> dict[str, str]:
         """The variables that `program` needs."""
-        return {"LD_LIBRARY_PATH": _search_path(self.libraries, inherited="LD_LIBRARY_PATH")}
+        return _extended({"LD_LIBRARY_PATH": [self.libraries]})
 
 
 def install_runtime(prefix: Path = Path(sys.prefix)) -> Runtime:
@@ -124,5 +118,7 @@ def has_gpu() -> bool:
     return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
 
 
-def _search_path(*folders: Path, inherited: str) -> str:
-    return ":".join(filter(None, [*map(str, folders), os.environ.get(inherited, "")]))
+def _extended(search_paths: dict[str, list[Path]]) -> dict[str, str]:
+    return {
+        name: ":".join(filter(None, [*map(str, folders), os.environ.get(name, "")])) for name, folders in search_paths.items()
+    }

@@ -26,13 +26,15 @@ from triton_renderer.launcher.checks import PORTS
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.logs import LogFollower, failed_model, interesting, loaded_model
 from triton_renderer.launcher.processes import Child, StopSignal, kill_marked, marked, new_mark
-from triton_renderer.launcher.runtime import EXIT_TIMEOUT_S, MODEL_REPOSITORY, install_runtime
+from triton_renderer.launcher.runtime import MODEL_REPOSITORY, install_runtime
 from triton_renderer.settings import Settings
 
 POLL_S = 0.1
 STILL_WAITING_S = 10.0
 STARTING_GRACE_S = 1.0
 PROBE_TIMEOUT_S = 5.0
+TRITON_EXIT_TIMEOUT_S = 3
+"""How long tritonserver waits for its stages when it ends. With a dead one it always waits so long."""
 
 Say = Callable[[str], None]
 
@@ -158,7 +160,7 @@ class TritonServer(_Server):
     """tritonserver with every model of a repository."""
 
     name = "triton"
-    grace_s = EXIT_TIMEOUT_S + 3.0
+    grace_s = TRITON_EXIT_TIMEOUT_S + 3.0
 
     def __init__(
         self,
@@ -210,7 +212,11 @@ class TritonServer(_Server):
         super().check()
 
     def _command(self) -> list[str]:
-        return self._runtime.command(self.settings, self._repository, shm_prefix=self._mark)
+        return [
+            *self._runtime.command(self.settings, self._repository),
+            f"--exit-timeout-secs={TRITON_EXIT_TIMEOUT_S}",
+            f"--backend-config=python,shm-region-prefix-name={self._mark}",
+        ]
 
     def _is_ready(self) -> bool:
         try:

@@ -58,7 +58,7 @@ class StopChecker:
             if token_id in self._stop_token_ids:
                 return "stop", token_id
         if self._detokenizer is not None:
-            matched = self._emit(self._detokenizer.push([token_id]), armed=self._num_tokens >= self._params.min_tokens)
+            matched = self._emit(self._detokenizer.push([token_id]), armed=self._num_tokens > self._params.min_tokens)
             if matched is not None:
                 return "stop", matched
         return ("length", None) if self._num_tokens >= self._max_tokens else (None, None)

@@ -23,7 +23,7 @@ class Wire(BaseModel):
 class StreamOptions(Wire):
     """What a stream carries besides its tokens."""
 
-    include_usage: NullableBool = True
+    include_usage: NullableBool = False
     continuous_usage_stats: NullableBool = False
 
 

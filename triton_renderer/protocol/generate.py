@@ -1,5 +1,6 @@
 """Token-in/token-out: POST /inference/v1/generate, and what the render routes answer."""
 
+import itertools
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -50,10 +51,10 @@ class Features(Wire):
                     )
         spans = [(span.offset, span.offset + span.length) for ranges in self.mm_placeholders.values() for span in ranges]
         for ranges in self.mm_placeholders.values():
-            if any(after.offset < before.offset for before, after in zip(ranges, ranges[1:], strict=False)):
+            if any(after.offset < before.offset for before, after in itertools.pairwise(ranges)):
                 raise ValueError("mm_placeholders must be sorted by offset")
         spans.sort()
-        if any(after[0] < before[1] for before, after in zip(spans, spans[1:], strict=False)):
+        if any(after[0] < before[1] for before, after in itertools.pairwise(spans)):
             raise ValueError("mm_placeholders must not overlap")
         return self
 

@@ -28,7 +28,7 @@ def detach_media(body: dict[str, Any]) -> list[bytes]:
 def decode_data_url(url: str) -> bytes | None:
     """The bytes of a base64 data URL, whatever media type and parameters it declares; None where it is malformed."""
     header, comma, payload = url.partition(",")
-    if not comma or not header[:5].lower() == "data:" or header.rpartition(";")[2].strip().lower() != "base64":
+    if not comma or header[:5].lower() != "data:" or header.rpartition(";")[2].strip().lower() != "base64":
         return None
     try:
         encoded = payload.encode("ascii")

@@ -6,7 +6,7 @@ from typing import Any
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice, Tool
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import DerenderContext, FeatureItem, RenderJob, RequestContext
-from triton_renderer.render.messages import TemplateMessage
+from triton_renderer.render.messages import TemplateMessage, text_of
 from triton_renderer.render.prompt import Prompt
 
 PROMPT_TAIL = 8
@@ -27,7 +27,7 @@ def request_context(
 ) -> RequestContext:
     """`derender` goes along unless the result leaves as a GenerateRequest; then `extra` does, that request's own fields."""
     own = {
-        "token_offsets": prompt.offsets,
+        "token_offsets": None if prompt.offsets is None else [list(span) for span in prompt.offsets],
         "model": request.model,
         "stream_options": request.stream_options.model_dump() if request.stream_options else None,
         **extra,
@@ -132,5 +132,4 @@ def chat_echo(request: ChatCompletionRequest, messages: list[TemplateMessage]) -
     last = messages[-1]
     if not request.echo or last["role"] != ("assistant" if request.add_generation_prompt else request.messages[-1].role):
         return ""
-    content = last["content"]
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content if "text" in part)
+    return text_of(last["content"])

@@ -147,7 +147,9 @@ def load_images(model: str, config: PreTrainedConfig, tokenizer: PreTrainedToken
     if not hasattr(config, "vision_config"):
         return None
     try:
-        image_processor = AutoImageProcessor.from_pretrained(model)
+        image_processor = AutoImageProcessor.from_pretrained(
+            model, backend="pil"
+        )  # the same values with and without torchvision
     except (OSError, ValueError, ImportError) as error:
         raise SettingsError(f"MODEL={model}: its image processor cannot be loaded: {_first_line(error)}") from error
     if getattr(config, "image_token_id", None) is None:
@@ -156,8 +158,9 @@ def load_images(model: str, config: PreTrainedConfig, tokenizer: PreTrainedToken
         shortcut = QwenVlImages(image_processor, config, tokenizer)
         if shortcut.agrees:
             return shortcut
-    images = ProcessorImages(image_processor, _load_processor(model, config, image_processor, tokenizer), config)
+    processor = _load_processor(model, config, image_processor, tokenizer)
     try:
+        images = ProcessorImages(image_processor, processor, config)
         prepared = images.prepare(_probe(_PROBE_SIZES[0]))
         encode_item(prepared.item)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

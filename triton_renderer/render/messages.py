@@ -22,8 +22,8 @@ class ContentFormat:
 
     takes_lists: bool
     """A list of parts, else one string."""
-    image: dict[str, Any] | str | None
-    """What stands for a picture: a part, or for a template that takes strings a text. None: there are no pictures."""
+    image: dict[str, Any] | None
+    """The part that stands for a picture, a text part where the template places none itself. None: there are no pictures."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def systems_first(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
     if not any(message["role"] == "developer" for message in messages):
         return list(messages)
     instructions = [message for message in messages if message["role"] in ("system", "developer")]
-    texts = [_text_of(message["content"]) for message in instructions]
+    texts = [text_of(message["content"]) for message in instructions]
     others = [message for message in messages if message["role"] not in ("system", "developer")]
     return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
 
@@ -83,20 +83,21 @@ def _read_content(message: ChatMessage, param: str, content_format: ContentForma
     if isinstance(content, dict):
         raise InvalidRequest(f"{param}.content: a text or a list of parts is expected", f"{param}.content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    read: list[dict[str, Any] | str] = []
+    read: list[dict[str, Any]] = []
     for index, part in enumerate(parts):
         where = f"{param}.content.{index}"
         text = _text_of_part(part, where)
         if text is not None:
-            read.append({"type": "text", "text": text} if content_format.takes_lists else text)
+            read.append({"type": "text", "text": text})
         elif isinstance(part, dict) and part["type"] in _IMAGE_PARTS:
             if content_format.image is None:
                 raise InvalidRequest(f"{where}: {part['type']} is not supported by this model, which takes text only", where)
             images.append(_read_image(part, where))
             read.append(content_format.image)
-    if not content_format.takes_lists or (message.role == "tool" and all(part["type"] == "text" for part in read)):  # type: ignore[index]
-        return "\n".join(part if isinstance(part, str) else part["text"] for part in read)
-    return read
+    if content_format.takes_lists and not (message.role == "tool" and all(part["type"] == "text" for part in read)):
+        return read
+    # Strings are what a template for strings takes, and what most templates take as the result of a tool.
+    return text_of(read)
 
 
 def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
@@ -157,7 +158,8 @@ def _arguments(arguments: Any) -> dict[str, Any]:
     return arguments if isinstance(arguments, dict) else {}
 
 
-def _text_of(content: Any) -> str:
+def text_of(content: str | list[dict[str, Any]]) -> str:
+    """The texts of a read message's content, one a line; pictures are left out."""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if "text" in part)

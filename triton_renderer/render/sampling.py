@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from transformers import GenerationConfig
+from transformers.utils import cached_file
 
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import misfit
@@ -27,12 +28,13 @@ def load_sampling_defaults(model: str) -> dict[str, Any]:
     """What the model's generation_config.json sets, by the names of SamplingParams; empty where it has none.
 
     `do_sample: false` without a temperature asks for the most likely tokens, that is temperature 0.
+    Raises SettingsError where the file cannot be used.
     """
+    if cached_file(model, "generation_config.json", _raise_exceptions_for_missing_entries=False) is None:
+        return {}
     try:
         config = GenerationConfig.from_pretrained(model)
-    except OSError:
-        return {}
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise SettingsError(f"MODEL={model}: its generation_config.json cannot be used: {error}") from error
     found = {name: getattr(config, name, None) for name in _WITH_DEFAULTS}
     defaults = {name: value for name, value in found.items() if value is not None}

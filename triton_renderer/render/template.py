@@ -105,13 +105,13 @@ class ChatTemplate:
             raise SettingsError("MODEL: its chat template cannot render a user message: " + self._why_not(mark))
         return ContentFormat(takes_lists, self._image(images, takes_lists) if images is not None else None)
 
-    def _image(self, images: Images, takes_lists: bool) -> dict[str, Any] | str:
+    def _image(self, images: Images, takes_lists: bool) -> dict[str, Any]:
         slot = self._tokenizer.hide(images.slot)
-        written_out = self._tokenizer.hide(images.slot.join(images.frame))
+        written_out = {"type": "text", "text": self._tokenizer.hide(images.slot.join(images.frame))}
         if not takes_lists:
             return written_out
         # Some templates take lists but know no pictures: then the tokens are written into the text.
-        for part in ({"type": "image"}, {"type": "text", "text": written_out}):
+        for part in ({"type": "image"}, written_out):
             if self._try([part]).count(slot) == 1:
                 return part
         raise SettingsError(f"MODEL: its chat template does not place pictures with {images.slot}")

@@ -49,7 +49,8 @@ class PromptTokenizer:
         self._plain: Tokenizer = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._plain.no_truncation()
         self._plain.no_padding()
-        self._secret = {token: f"<{secrets.token_hex(16)}>" for token in media_tokens}
+        # Longer names first: one may be part of another.
+        self._secret = {token: f"<{secrets.token_hex(16)}>" for token in sorted(media_tokens, key=len, reverse=True)}
         special = {token.content for token in self._plain.get_added_tokens_decoder().values()}
         if unknown := sorted(self._secret.keys() - special):
             raise SettingsError(f"MODEL: the media token {unknown[0]!r} is not a special token of its tokenizer")

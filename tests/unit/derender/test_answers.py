@@ -201,6 +201,7 @@ def test_a_stop_token_is_never_seen_though_it_is_ordinary_text():
     (stop_token,) = tokens("!")
     answer = both(Output([*tokens("Hello"), stop_token], "stop", stop_token), stop_token_ids=[stop_token])
     assert (answer.content, answer.stop_reason) == ("Hello", stop_token)
+    assert both(Output([*tokens("Hello"), stop_token], "stop", stop_token)).content == "Hello"
     assert both(Output([*tokens("Hello"), stop_token], "length"), stop_token_ids=[stop_token]).content == "Hello!"
 
 

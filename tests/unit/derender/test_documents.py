@@ -1,5 +1,7 @@
 """The fields of the documents."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -95,6 +97,11 @@ def test_a_chat_stream_begins_with_the_role_and_ends_with_the_reason():
     (token,) = tokens("Hello")[:1]
     assert second == head | {"choices": [choice | {"delta": {"content": model().tokenizer.decode(token)}, "token_ids": None}]}
     assert last == head | {"choices": [choice | {"delta": {}, "finish_reason": "stop", "stop_reason": None, "token_ids": None}]}
+
+
+def test_without_parsers_every_delta_has_content():
+    last = stream(HELLO, served=replace(model(), reasoning_parser=None, tool_parser=None))[-1]
+    assert last["choices"][0]["delta"] == {"content": ""}
 
 
 def test_a_completion_stream_has_the_same_fields_in_each_chunk():

@@ -131,6 +131,8 @@ def test_behind_the_name_arguments_pass_valid_or_not_and_harm_no_good_call(body,
 def test_a_marker_ends_an_unfinished_call():
     text = '<tool_call>\n{"name": "f", "arguments": {"a": 1<tool_call>\n{"name": "g", "arguments": {}}\n</tool_call>'
     assert found(text) == ("", [("f", '{"a": 1'), ("g", "{}")])
+    text = f'<tool_call>\n{{"name": "f", "arguments": {{"a": "x\n{call("g")}'
+    assert found(text) == ("", [("f", '{"a": "x\n'), ("g", "{}")])
 
 
 def test_a_call_cut_by_length_has_what_came():
@@ -177,7 +179,7 @@ def test_without_a_call_the_content_is_the_output(text):
         assert result == Found(content=text)
 
 
-@settings(deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
@@ -190,7 +192,15 @@ def test_any_json_value_passes_unchanged(value):
 
 
 @pytest.mark.parametrize(
-    "text", ["<tool_call>" * 10_000, '<tool_call>{"a":"' * 10_000, call("f", f'{{"a": "{"x<" * 30_000}"}}')]
+    "text",
+    [
+        "<tool_call>" * 10_000,
+        '<tool_call>{"a":"' * 10_000,
+        '<tool_call>{"' + "\\n" * 100_000,
+        '<tool_call>{"arguments": [' + '"<",' * 30_000,
+        call("f", f'{{"a": "{"x<" * 30_000}"}}'),
+    ],
+    ids=range(5),
 )
 def test_time_grows_with_the_length_of_the_output_only(text):
     start = time.process_time()

@@ -13,7 +13,7 @@ RUNTIME = Runtime(Path("/opt/triton"))
 
 
 def command(**settings: object) -> list[str]:
-    return RUNTIME.command(load_settings(**settings), Path("models"), shm_prefix="mine_")
+    return RUNTIME.command(load_settings(**settings), Path("models"))
 
 
 def test_the_command_serves_the_repository_on_the_ports_of_the_settings() -> None:
@@ -27,7 +27,6 @@ def test_the_command_serves_the_repository_on_the_ports_of_the_settings() -> Non
         "--http-port=1",
         "--grpc-port=2",
         "--metrics-port=3",
-        "--backend-config=python,shm-region-prefix-name=mine_",
     } <= set(flags)
 
 

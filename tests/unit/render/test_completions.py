@@ -33,13 +33,15 @@ def test_text_is_tokenized_as_it_is(renderer: Renderer) -> None:
 def test_token_ids_are_taken_as_they_are(renderer: Renderer) -> None:
     assert renderer.render(completion_job([1, 2, 3])).token_ids.tolist() == [1, 2, 3]
     assert renderer.render(completion_job([[4, 5]])).token_ids.tolist() == [4, 5]
-    assert renderer.render(completion_job([895])).token_ids.tolist() == [895]
+    last = renderer.vocab_size - 1
+    assert renderer.render(completion_job([last])).token_ids.tolist() == [last]
+    assert refusal(renderer, [1, last + 1]).param == "prompt.1"
     assert renderer.render(completion_job(["x"])).token_ids.size
 
 
 @pytest.mark.parametrize(
     ("prompt", "param"),
-    [([1, 896], "prompt.1"), ("", "prompt"), (["a", "b"], "prompt"), ([[1], [2]], "prompt")],
+    [([1, 100_000], "prompt.1"), ("", "prompt"), (["a", "b"], "prompt"), ([[1], [2]], "prompt")],
 )
 def test_prompts_that_cannot_be_are_refused(renderer: Renderer, prompt: Any, param: str) -> None:
     assert refusal(renderer, prompt).param == param
@@ -63,10 +65,11 @@ def test_echo_is_the_prompts_text(renderer: Renderer) -> None:
     assert derender_of(renderer, completion_job(ids, echo=True)).echo == "circle"
     assert derender_of(renderer, completion_job("circle", echo=True, return_token_ids=True)).echo == ""
     assert derender_of(renderer, completion_job("circle")).echo == ""
-    cut = derender_of(renderer, completion_job("abc def", echo=True, truncate_prompt_tokens=2)).echo
+    text = "xyzzy plugh 12345"
+    cut = derender_of(renderer, completion_job(text, echo=True, truncate_prompt_tokens=2)).echo
     assert cut
-    assert "abc def".endswith(cut)
-    assert cut != "abc def"
+    assert text.endswith(cut)
+    assert cut != text
 
 
 def test_scoring_a_prompt_makes_one_token_for_a_render_answer_only(renderer: Renderer) -> None:

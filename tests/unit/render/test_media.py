@@ -8,6 +8,7 @@ import pytest
 from tests.unit.render.helpers import chat, chat_job, data_url, encoded, image_part, noise, png, settings, text_part, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.render import Rendered, Renderer
+from triton_renderer.settings import BUNDLED_MODEL
 
 PICTURE = png()
 
@@ -102,7 +103,7 @@ def test_what_is_wrong_and_with_which_part_is_said(renderer: Renderer, url: str,
     assert error.message.startswith("messages.1.content.1: ")
     assert error.status == 400
     assert "Traceback" not in error.message
-    assert "/work" not in error.message
+    assert str(BUNDLED_MODEL.parent) not in error.message
 
 
 def test_pictures_are_counted() -> None:

@@ -1,5 +1,6 @@
 """From the bytes of a picture to upright RGB pixels."""
 
+import contextlib
 import random
 import struct
 import time
@@ -187,7 +188,7 @@ def test_postscript_is_not_run() -> None:
 @pytest.mark.parametrize("file_format", ["PNG", "JPEG", "WEBP", "BMP", "TIFF"])
 def test_a_picture_that_is_cut_off_is_refused(file_format: str) -> None:
     data = encoded(noise(200, 150), file_format)
-    with pytest.raises(BadMedia, match="cut off or damaged|not a picture"):
+    with pytest.raises(BadMedia, match=r"cut off or damaged|not a picture"):
         pixels(data[:-128])
 
 
@@ -203,7 +204,5 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(file_format: str, se
         # Headers are where the interesting faults are.
         place = rng.randrange(min(len(data), 200)) if rng.random() < 0.7 else rng.randrange(len(data))
         data[place] = rng.randrange(256)
-    try:
+    with contextlib.suppress(BadMedia):
         assert pixels(bytes(data), limit=100_000).ndim == 3
-    except BadMedia:
-        pass

@@ -67,11 +67,12 @@ def test_a_chat_with_pictures(renderer: Renderer) -> None:
     rendered = chat(renderer, TWO_PICTURES, for_generate=True)
     features = answer(rendered)["features"]
     assert list(features) == ["mm_hashes", "mm_placeholders", "kwargs_data", "mm_metadata"]
-    assert {name: list(value) for name, value in features.items()} == dict.fromkeys(features, ["image"])
+    assert {name: list(value) for name, value in features.items()} == {name: ["image"] for name in features}
     assert [len(value["image"]) for value in features.values()] == [2, 2, 2, 2]
+    spans = [feature.placeholder for feature in rendered.context.features]
     assert features["mm_placeholders"]["image"] == [
-        {"offset": 6, "length": 12, "is_embed": None},
-        {"offset": 21, "length": 15, "is_embed": None},
+        {"offset": spans[0].offset, "length": 12, "is_embed": None},
+        {"offset": spans[1].offset, "length": 15, "is_embed": None},
     ]
     for index in range(2):
         kwargs, metadata = (base64.b64decode(features[name]["image"][index]) for name in ("kwargs_data", "mm_metadata"))

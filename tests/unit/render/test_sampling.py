@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.render.helpers import chat, completion_job, edited, model_folder, settings, user
+from tests.unit.render.helpers import chat, completion_job, model_folder, settings, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.render import Renderer
@@ -112,12 +112,12 @@ def test_max_tokens_is_what_was_asked_for_and_fits(renderer: Renderer, fields: d
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"repetition_penalty": 0}, "repetition_penalty"),
         ({"min_p": 2}, "min_p"),
-        ({"stop_token_ids": [896]}, "stop_token_ids"),
+        ({"stop_token_ids": [100_000]}, "stop_token_ids"),
         ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
         ({"stop_token_ids": [2**63]}, "stop_token_ids.0"),
-        ({"allowed_token_ids": [896]}, "allowed_token_ids"),
+        ({"allowed_token_ids": [100_000]}, "allowed_token_ids"),
         ({"allowed_token_ids": []}, "allowed_token_ids"),
-        ({"logit_bias": {"896": 1}}, "logit_bias"),
+        ({"logit_bias": {"100000": 1}}, "logit_bias"),
         ({"logit_bias": {"x": 1}}, "logit_bias"),
         ({"logit_bias": {"-1": 1}}, "logit_bias"),
         ({"logit_bias": {"²": 1}}, "logit_bias"),
@@ -137,9 +137,11 @@ def test_more_minimum_than_room_is_refused(renderer: Renderer) -> None:
         chat(renderer, QUESTION, min_tokens=599)
 
 
-def test_the_last_token_of_the_vocabulary_is_accepted(renderer: Renderer) -> None:
-    found = params(renderer, stop_token_ids=[renderer.vocab_size - 1], logit_bias={str(renderer.vocab_size - 1): 1})
-    assert found.stop_token_ids == [895]
+def test_the_vocabulary_ends_where_the_model_says(renderer: Renderer) -> None:
+    last = renderer.vocab_size - 1
+    assert params(renderer, stop_token_ids=[last], logit_bias={str(last): 1}).stop_token_ids == [last]
+    with pytest.raises(InvalidRequest, match=f"only 0 to {last}"):
+        params(renderer, stop_token_ids=[last + 1])
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
-from tests.unit.text.tokenizers_for_tests import TEXTS, byte_ids, byte_level, cuttings, ids, sentencepiece
+from tests.unit.text.tokenizers_for_tests import TEXTS, byte_ids, byte_level, cuttings, ids, sentencepiece, wordpiece
 from triton_renderer.text.detokenizer import Detokenizer
 
 BOTH = pytest.mark.parametrize("tokenizer", [byte_level(), sentencepiece()], ids=["byte-level", "sentencepiece"])
@@ -126,6 +126,19 @@ def test_a_special_token_does_not_tear_the_character_around_it():
 def test_ids_beyond_the_vocabulary_give_no_text():
     token_ids = [*ids(byte_level(), "a"), len(byte_level()), 2**40, *ids(byte_level(), "b")]
     assert one_shot(Detokenizer(byte_level(), []), token_ids) == "ab"
+
+
+def test_an_unknown_id_is_no_beginning_of_a_text():
+    token_ids = [len(sentencepiece()), *ids(sentencepiece(), "▁leading")]
+    assert one_shot(Detokenizer(sentencepiece(), []), token_ids) == "leading"
+
+
+@pytest.mark.parametrize(("spaces", "expected"), [(True, " b [X] [X] c"), (False, " b [X][X] c")])
+def test_a_decoder_of_another_kind_is_used_as_it_is(spaces, expected):
+    tokenizer = wordpiece()
+    detokenizer = Detokenizer(tokenizer, ids(tokenizer, "a"), False, spaces)
+    assert one_shot(detokenizer, ids(tokenizer, "b", "[X]", "[X]", "c")) == expected
+    assert one_shot(Detokenizer(tokenizer, []), ids(tokenizer, "b", "##c", "[X]", "c")) == "bc c"
 
 
 def test_the_state_stays_small_whatever_comes():

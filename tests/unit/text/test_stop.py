@@ -58,6 +58,12 @@ def test_a_stop_string_may_begin_but_not_end_before_it_is_armed():
     assert matcher.push("Dc") == ("", "END")
 
 
+def test_what_ended_before_it_was_armed_never_matches():
+    matcher = StopMatcher(["XENDY", "END"])
+    assert matcher.push("XEND", armed=False) == ("", None)
+    assert matcher.push("Z") == ("XENDZ", None)
+
+
 def test_without_stop_strings_everything_passes():
     assert feed(StopMatcher([]), ["a", "", "b"]) == ("ab", None)
     assert feed(StopMatcher([""]), ["a"]) == ("a", None)

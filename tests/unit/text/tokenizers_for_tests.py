@@ -1,4 +1,4 @@
-"""The two kinds of tokenizers: byte-level BPE (the bundled model's) and SentencePiece with byte fallback (made here)."""
+"""Tokenizers of every kind: byte-level BPE (the bundled model's), SentencePiece with byte fallback, and another one."""
 
 from functools import cache
 
@@ -39,6 +39,15 @@ def sentencepiece() -> PreTrainedTokenizerFast:
     tokenizer.add_tokens([AddedToken(token, special=True, normalized=False) for token in ("<unk>", "<s>", "</s>")])
     tokenizer.add_tokens([AddedToken("<think>", special=False, normalized=False)])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+
+
+@cache
+def wordpiece() -> PreTrainedTokenizerFast:
+    """As in BERT: the decoder puts a space in front of every word, special tokens included."""
+    tokenizer = Tokenizer(models.WordPiece({piece: token_id for token_id, piece in enumerate(["[UNK]", "a", "b", "c", "##c"])}))
+    tokenizer.decoder = decoders.WordPiece()
+    tokenizer.add_special_tokens(["[X]"])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def ids(tokenizer: PreTrainedTokenizerFast, *pieces: str) -> list[int]:

@@ -20,8 +20,9 @@ CLOSING = "</tool_call>"
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 _WHITESPACE = " \t\n\r"
-_STRING_END = re.compile(r'["\\<\x00-\x1f]')  # where something may happen within a string
-_VALUE_MARK = re.compile(r'["{}\[\],<\s]')  # … and outside one
+_KEY_END = re.compile(r'["\\\x00-\x1f]')  # where something may happen within a key or the name
+_STRING_END = re.compile(r'["\\<\x00-\x1f]')  # … within a string of a value
+_VALUE_MARK = re.compile(r'["{}\[\],<\s]')  # … within a value, outside a string
 _PLAIN = frozenset("+-.0123456789Eaeflnrstu:")  # what else JSON has outside strings: numbers, words, colons
 _SLICE = 1024  # characters looked at in one go: slicing off the front of a longer text would cost its length each time
 
@@ -46,7 +47,7 @@ class _State:
     held: str = ""  # not yet decided: the beginning of a marker, a backslash, a space behind a number
     calls: int = 0  # calls that have begun
     raw: list[str] = field(default_factory=list)  # the call so far, until its name is known: it may yet be content
-    string: str = ""  # the key or name that is being read, as written
+    string: list[str] = field(default_factory=list)  # the key or name that is being read, as written
     key: str = ""
     named: bool = False  # the name is out
     has_arguments: bool = False
@@ -121,7 +122,7 @@ class HermesTools(ToolParser):
             case "object", "{":
                 state.phase = "key"
             case "key", '"':
-                state.phase, state.string = "in_key", ""
+                state.phase, state.string = "in_key", []
             case "colon", ":":
                 state.phase = "value"
             case "value", _:
@@ -154,25 +155,22 @@ class HermesTools(ToolParser):
     def _string(self, text: str) -> str:
         """A key, or the name: up to the closing quote."""
         state = self._state
-        found = _STRING_END.search(text)
+        found = _KEY_END.search(text)
         end = found.start() if found else len(text)
-        state.string += text[:end]
+        state.string.append(text[:end])
         text = self._take(text, end)
         if not text:
             return ""
         character = text[0]
-        if character == "<":
-            state.string += character
-            return self._take(text, 1)
         if character == "\\":
             if len(text) == 1 and not self._final:
                 state.held = text
                 return ""
-            state.string += text[:2]
+            state.string.append(text[:2])
             return self._take(text, 2)
         if character != '"':
             return self._break(text)
-        value = _unquoted(state.string)
+        value = _unquoted("".join(state.string))
         if value is None or (state.phase == "name" and not value):
             return self._break(text)
         text = self._take(text, 1)
@@ -189,7 +187,7 @@ class HermesTools(ToolParser):
         if state.key == "name" and not state.named:
             if text[0] != '"':
                 return self._break(text)
-            state.phase, state.string = "name", ""
+            state.phase, state.string = "name", []
             return self._take(text, 1)
         if state.key in ARGUMENT_KEYS and not state.has_arguments:
             state.phase, state.has_arguments = "arguments", True
@@ -237,7 +235,7 @@ class HermesTools(ToolParser):
                 text = self._pass_on(text, 1)
                 state.phase = "after"
                 return text
-        elif character in "]" and not is_lenient:
+        elif character == "]" and not is_lenient:
             return self._break(text)
         return self._pass_on(text, 1)
 

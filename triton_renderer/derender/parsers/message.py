@@ -19,7 +19,7 @@ class MessageParser:
         self._reasoning = reasoning
         self._tools = tools
         self._parallel = parallel_tool_calls
-        self._space = ""  # whitespace of which it is not decided whether it separates
+        self._space: list[str] = []  # whitespace of which it is not decided whether it separates
         self._separates = True  # only whitespace has come since the last call, or since the beginning
         self._called = False
 
@@ -47,8 +47,8 @@ class MessageParser:
             events += self._tools.finish()
         events = list(self._space_out(events))
         if self._space and not self._called:
-            events.append(Content(self._space))
-        self._space = ""
+            events.append(Content("".join(self._space)))
+        self._space = []
         return merged(events)
 
     def state(self) -> dict[str, Any]:
@@ -56,7 +56,7 @@ class MessageParser:
         return {
             "reasoning": self._reasoning and self._reasoning.state(),
             "tools": self._tools and self._tools.state(),
-            "space": self._space,
+            "space": "".join(self._space),
             "separates": self._separates,
             "called": self._called,
         }
@@ -67,7 +67,8 @@ class MessageParser:
             self._reasoning.restore(state["reasoning"])
         if self._tools is not None:
             self._tools.restore(state["tools"])
-        self._space, self._separates, self._called = state["space"], state["separates"], state["called"]
+        self._space = [state["space"]] if state["space"] else []
+        self._separates, self._called = state["separates"], state["called"]
         return self
 
     def _find_calls(self, events: Iterable[Event]) -> list[Event]:
@@ -81,13 +82,13 @@ class MessageParser:
         for event in events:
             if isinstance(event, ToolCallStart | ToolCallArguments):
                 self._called = self._separates = True
-                self._space = ""
+                self._space = []
                 if event.index == 0 or self._parallel:
                     yield event
             elif isinstance(event, Content) and self._tools is not None and self._separates:
-                self._space += event.text
-                if not self._space.isspace():
-                    yield Content(self._space)
-                    self._space, self._separates = "", False
+                self._space.append(event.text)
+                if not event.text.isspace():
+                    yield Content("".join(self._space))
+                    self._space, self._separates = [], False
             else:
                 yield event

@@ -30,6 +30,7 @@ class Qwen3Reasoning(ReasoningParser):
         super().__init__(is_open, implicit_ends)
         self._phase: Phase = "reasoning" if is_open else "start"
         self._held = ""
+        self._space: list[str] = []  # in front of what is held back at the start
 
     def push(self, text: str) -> list[Event]:
         return self._run(self._held + text, final=False)
@@ -38,10 +39,10 @@ class Qwen3Reasoning(ReasoningParser):
         return self._run(self._held, final=True)
 
     def state(self) -> dict[str, Any]:
-        return {"phase": self._phase, "held": self._held}
+        return {"phase": self._phase, "held": self._held, "space": "".join(self._space)}
 
     def restore(self, state: dict[str, Any]) -> Self:
-        self._phase, self._held = state["phase"], state["held"]
+        self._phase, self._held, self._space = state["phase"], state["held"], [state["space"]]
         self.is_open = self._phase == "reasoning"
         return self
 
@@ -60,15 +61,16 @@ class Qwen3Reasoning(ReasoningParser):
     def _start(self, text: str, final: bool) -> str:
         """Decides whether the output begins with reasoning; returns the text behind the marker."""
         visible = text.lstrip()
+        self._space.append(text[: len(text) - len(visible)])
         for marker in (OPENING, CLOSING):
             if visible.startswith(marker):
                 self._phase = "reasoning" if marker == OPENING else "content"
                 return visible[len(marker) :]
         if not final and any(marker.startswith(visible) for marker in (OPENING, CLOSING)):
-            self._held = text
+            self._held = visible
             return ""
         self._phase = "content"
-        return text
+        return "".join(self._space) + visible
 
     def _reasoning(self, text: str, final: bool, events: list[Event]) -> str:
         """Passes reasoning on up to its end; returns the text behind it."""
