@@ -67,7 +67,9 @@ def derender_context(
         stop=sampling.stop,
         stop_token_ids=sampling.stop_token_ids,
         include_stop_str_in_output=sampling.include_stop_str_in_output,
-        skip_special_tokens=sampling.skip_special_tokens,
+        min_tokens=sampling.min_tokens,
+        # The client's wish: with a parser, `sampling` keeps special tokens for the parser's sake.
+        skip_special_tokens=request.skip_special_tokens,
         spaces_between_special_tokens=sampling.spaces_between_special_tokens,
         want_logprobs=sampling.logprobs is not None,
         return_token_ids=request.return_token_ids,

@@ -154,6 +154,7 @@ class Renderer:
             echo=self._model.tokenizer.reveal(chat_echo(request, conversation.messages)),
             reasoning_open=reasoning == "open",
             include_reasoning=request.include_reasoning,
+            top_logprobs=request.top_logprobs,
             **tool_choice_fields(request),
         )
         features = [

@@ -53,7 +53,7 @@ def test_text_that_only_begins_like_a_stop_string_is_delivered_in_the_end() -> N
 
 
 def test_min_tokens_puts_stop_strings_off() -> None:
-    assert run(checker(stop=["a"], min_tokens=3), "aaa zzz")[1] == "stop"
+    assert run(checker(stop=["a"], min_tokens=3), "aaa zzz a")[1] == "stop"
     assert run(checker(stop=["q"], min_tokens=50), "q zzz")[1] is None
 
 
