@@ -28,6 +28,7 @@ class Pixels:
 
     patches: Tensor
     grid: tuple[int, int, int]
+    scene: Scene
 
     @property
     def merged(self) -> tuple[int, int]:
@@ -39,30 +40,32 @@ class Pixels:
 class Batch:
     """`rows` of packed trees.
 
-    input_ids and labels: (rows, length) int64; positions: (3, rows, length) int64; allowed: (rows, 1, length, length)
+    input_ids and labels: (rows, length) int64; weights: (rows, length) float32, what each label counts;
+    positions: (3, rows, length) int64; allowed: (rows, 1, length, length)
     bool, true where the token of the third axis sees that of the fourth; pixels: (all patches, 1536) float32 and
-    grids: (pictures, 3) int64 in the order of their placeholders; questions: how many answers there are to learn.
+    grids: (pictures, 3) int64 in the order of their placeholders, as are pictures.
     """
 
     input_ids: Tensor
     labels: Tensor
+    weights: Tensor
     positions: Tensor
     allowed: Tensor
     pixels: Tensor
     grids: Tensor
-    questions: int
+    pictures: list[Pixels]
 
 
 @dataclass
 class Tree:
-    """Flat arrays over the tokens of a group: ids, labels, positions (3, tokens) and the branch of each (0: prefix)."""
+    """Flat arrays over a group's tokens: ids, labels, their weights, positions (3, tokens) and branches (0: prefix)."""
 
     ids: list[int]
     labels: list[int]
+    weights: list[float]
     positions: np.ndarray[Any, np.dtype[np.int64]]
     branches: list[int]
     pixels: list[Pixels]
-    questions: int
 
 
 class Encoder:
@@ -96,7 +99,7 @@ class Encoder:
         """Draws the scene and preprocesses the picture."""
         out = self.processor(images=make_picture(scene, routine, rng), return_tensors="pt")
         _, rows, columns = out["image_grid_thw"][0].tolist()
-        return Pixels(out["pixel_values"], (1, rows, columns))
+        return Pixels(out["pixel_values"], (1, rows, columns), scene)
 
     def expand(self, ids: list[int], pixels: list[Pixels]) -> list[int]:
         """Repeats each placeholder once for each merged token of its picture."""
@@ -129,6 +132,7 @@ class Encoder:
             while shared < limit and all(p[shared] == prompts[0][shared] for p in prompts):
                 shared += 1
         ids, labels, branches = list(prompts[0][:shared]), [IGNORED] * shared, [0] * shared
+        weights = [0.0] * shared
         parts = [self.positions(ids, pixels)] if shared else []
         for number, (prompt, conversation) in enumerate(zip(prompts, group, strict=True), 1):
             answer = [*self.ids(conversation.answer), self.end_id]
@@ -136,20 +140,22 @@ class Encoder:
             parts.append(self.positions(whole, pixels)[:, shared:])
             ids += whole[shared:]
             labels += [IGNORED] * (len(prompt) - shared) + answer
+            # Between counting every token alike, which drowns «yes» and «no», and every answer alike.
+            weights += [0.0] * (len(prompt) - shared) + [len(answer) ** -0.5] * len(answer)
             branches += [number] * (len(whole) - shared)
-        return Tree(ids, labels, np.concatenate(parts, axis=1), branches, pixels, len(group))
+        return Tree(ids, labels, weights, np.concatenate(parts, axis=1), branches, pixels)
 
-    def batch(self, rng: random.Random, rows: int, length: int, most: int) -> Batch:
+    def batch(self, rng: random.Random, rows: int, length: int, most: int, spatial: float) -> Batch:
         """Fills `rows` rows of at most `length` tokens with random training groups, drawn with the first routine.
 
-        Pictures have at most `most` shapes.
+        Pictures have at most `most` shapes; a share `spatial` of the groups asks about places only.
         A group that fits nowhere loses its last conversations until it does; filling ends after a few that cannot.
         """
         filled: list[list[Tree]] = [[] for _ in range(rows)]
         room = [length] * rows
         misses = 0
         while misses < 4:
-            group = make_group(rng, most)
+            group = make_group(rng, most, spatial)
             pixels = [self.look(scene, "pillow", rng) for scene in group[0].scenes] if group else []
             while group:
                 tree = self.tree(group, pixels)
@@ -169,6 +175,7 @@ class Encoder:
         length = max(sum(len(t.ids) for t in row) for row in rows)
         input_ids = torch.full((len(rows), length), self.pad_id)
         labels = torch.full((len(rows), length), IGNORED)
+        weights = torch.zeros(len(rows), length)
         positions = torch.zeros(3, len(rows), length, dtype=torch.int64)
         owners = torch.full((len(rows), length), -1)
         branches = torch.zeros(len(rows), length, dtype=torch.int64)
@@ -178,6 +185,7 @@ class Encoder:
                 area = slice(at, at + len(tree.ids))
                 input_ids[r, area] = torch.tensor(tree.ids)
                 labels[r, area] = torch.tensor(tree.labels)
+                weights[r, area] = torch.tensor(tree.weights)
                 positions[:, r, area] = torch.from_numpy(tree.positions)
                 owners[r, area] = number
                 branches[r, area] = torch.tensor(tree.branches)
@@ -189,9 +197,10 @@ class Encoder:
         return Batch(
             input_ids,
             labels,
+            weights,
             positions,
             (same_tree & same_branch & earlier)[:, None],
             torch.cat([p.patches for p in pixels]),
             torch.tensor([p.grid for p in pixels]),
-            sum(tree.questions for row in rows for tree in row),
+            pixels,
         )

@@ -3,11 +3,23 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from training.pictures import MAX_SHAPES, SHAPES, Scene, make_scene
-from training.questions import ASK, NUMBERS, Question, article, ask_any, ask_colour, description, in_order
+from training.questions import (
+    ASK,
+    NUMBERS,
+    SPATIAL_WEIGHTS,
+    WEIGHTS,
+    Question,
+    article,
+    ask_any,
+    ask_colour,
+    description,
+    in_order,
+)
 
 Message = dict[str, Any]
 
@@ -201,14 +213,16 @@ def offer(rng: random.Random, useful: bool) -> dict[str, dict[str, Any]]:
     return {name: TOOLS[name] for name in names}
 
 
-def about_one_picture(rng: random.Random, scene: Scene, count: int) -> list[Conversation]:
+def about_one_picture(
+    rng: random.Random, scene: Scene, count: int, weights: Mapping[str, float] = WEIGHTS
+) -> list[Conversation]:
     """`count` questions about the same picture, which comes first in its turn, so that their tokens share it."""
     system, lead = _system(rng), rng.choice(("", "", "", "", "", "\n", "Look at this picture."))
     after = lead == "\n"
     head = [IMAGE] if after or not lead else [_text(lead), IMAGE]
     found: dict[str, Conversation] = {}
     for _ in range(count):
-        question, answer = ask_any(rng, scene)
+        question, answer = ask_any(rng, scene, weights)
         text = _text((lead if after else "") + _say(rng, question))
         conversation = Conversation("any", (*system, _user(*head, text)), answer, (scene,))
         found[question] = think(conversation) if rng.random() < 0.1 else conversation
@@ -347,8 +361,13 @@ def text_only(rng: random.Random) -> list[Conversation]:
     return [think(conversation) if rng.random() < 0.15 else conversation]
 
 
-def make_group(rng: random.Random, most: int = MAX_SHAPES) -> list[Conversation]:
-    """Training data: conversations about the same pictures of at most `most` shapes. May be empty by bad luck."""
+def make_group(rng: random.Random, most: int = MAX_SHAPES, spatial: float = 0.0) -> list[Conversation]:
+    """Training data: conversations about the same pictures of at most `most` shapes. May be empty by bad luck.
+
+    A share `spatial` of the groups asks about places only.
+    """
+    if rng.random() < spatial:
+        return about_one_picture(rng, make_scene(rng, most), 9, SPATIAL_WEIGHTS)
     chance = rng.random()
     if chance < 0.52:
         return about_one_picture(rng, make_scene(rng, most), 9)

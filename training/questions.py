@@ -7,7 +7,7 @@ then triangles, and within a shape the colours in the order of `COLOURS`: «a re
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from training.pictures import COLOURS, SHAPES, Scene, Shape
@@ -239,24 +239,25 @@ ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {
     "list": ask_list,
     "place": ask_place,
 }
-# Relations are by far the hardest, so they get the most practice; lists and places teach what they rest on.
+# Relations are by far the hardest, so they get the most practice; places teach what they rest on.
 WEIGHTS = {
-    "description": 1.2,
-    "shape": 1.0,
-    "colour": 1.0,
+    "description": 1.5,
+    "shape": 0.6,
+    "colour": 0.5,
     "count": 1.5,
-    "exists": 0.8,
-    "relation": 3.0,
+    "exists": 0.4,
+    "relation": 3.5,
     "neighbour": 1.5,
-    "list": 1.2,
-    "place": 1.2,
+    "list": 1.5,
+    "place": 2.0,
 }
+SPATIAL_WEIGHTS = {"place": 3.0, "relation": 3.0, "neighbour": 1.0, "list": 1.0, "description": 0.5}
 
 
-def ask_any(rng: random.Random, scene: Scene) -> Question:
-    """A question of a random kind."""
+def ask_any(rng: random.Random, scene: Scene, weights: Mapping[str, float] = WEIGHTS) -> Question:
+    """A question of a random kind, by weights that name at least the description."""
     while True:
-        kind = rng.choices(tuple(WEIGHTS), tuple(WEIGHTS.values()))[0]
+        kind = rng.choices(tuple(weights), tuple(weights.values()))[0]
         question = ASK[kind](rng, scene)
         if question:
             return question

@@ -67,20 +67,21 @@ def targets_of(scene: Scene, pixels: Pixels) -> dict[str, Tensor]:
     return {"centre": centre, "offset": offset, "seen": seen, "place": place}
 
 
-def sight_loss(
+def sight_loss(tokens: Tensor, heads: Heads, pictures: list[Pixels]) -> tuple[Tensor, Tensor]:
+    """The heads' loss and share of right names, given the merged tokens (tokens, width) of all pictures in order."""
+    targets = [targets_of(p.scene, p) for p in pictures]
+    return heads.loss(tokens, {name: torch.cat([t[name] for t in targets]) for name in targets[0]})
+
+
+def random_sight_loss(
     visual: nn.Module, heads: Heads, encoder: Encoder, rng: random.Random, pictures: int
 ) -> tuple[Tensor, Tensor]:
-    """The heads' loss and share of right names over a batch of random pictures."""
-    flat: list[Pixels] = []
-    targets: list[dict[str, Tensor]] = []
-    for _ in range(pictures):
-        scene = make_scene(rng)
-        flat.append(encoder.look(scene, "pillow", rng))
-        targets.append(targets_of(scene, flat[-1]))
+    """The same over a batch of random pictures."""
+    flat = [encoder.look(make_scene(rng), "pillow", rng) for _ in range(pictures)]
     out: Any = visual(
         torch.cat([p.patches for p in flat]), grid_thw=torch.tensor([p.grid for p in flat]), return_dict=True
     )
-    return heads.loss(out.pooler_output, {name: torch.cat([t[name] for t in targets]) for name in targets[0]})
+    return sight_loss(out.pooler_output, heads, flat)
 
 
 PROBES, CENTRE_WEIGHT, LOUDNESS = 600, 8.0, 6.0

@@ -30,8 +30,7 @@ from training.batches import IGNORED, Batch, Encoder
 from training.conversations import TEXT_ONLY, make_group
 from training.model import PREPROCESSOR, make_config
 from training.optimizer import Muon
-from training.pictures import MAX_SHAPES
-from training.sight import Heads, sight_loss, strengthen_places
+from training.sight import Heads, random_sight_loss, sight_loss, strengthen_places
 from training.vocabulary import MARKUP, SPECIAL, save_tokenizer, train_tokenizer
 
 CORPUS_GROUPS = 3000
@@ -39,7 +38,8 @@ LOG_EVERY = 50  # steps
 SIGHT_PICTURES = 32  # a step of the first stage
 ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
 VISUAL_SHARE = 0.3  # of the learning rate in the second stage, which must not undo the first
-CURRICULUM = ((0.03, 1), (0.06, 2), (0.1, 3))
+SIGHT_WEIGHT = 0.3  # of the first stage's loss in the second
+CURRICULUM = ((0.03, 1, 0.5), (0.06, 2, 0.5), (0.1, 3, 0.5), (0.3, 4, 0.3), (1.0, 4, 0.0))
 SAVE_EVERY = 120.0  # seconds
 
 
@@ -97,13 +97,17 @@ def new_model(folder: Path) -> Qwen3VLForConditionalGeneration:
     return model
 
 
-def loss_of(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy over the answers' tokens, and the share of these tokens that is predicted rightly."""
+def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The answers' weighted mean cross entropy with a little of the first stage's loss, and the share of right tokens.
+
+    Without the latter the vision tower forgets what the answers do not ask for yet, precise places above all.
+    """
+    sight = model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)
     hidden = model.model(
         input_ids=batch.input_ids,
         attention_mask=torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed, torch.finfo(torch.float32).min),
         position_ids=batch.positions,
-        pixel_values=batch.pixels,
+        mm_encoder_outputs={"image": sight},
         image_grid_thw=batch.grids,
         use_cache=False,
     ).last_hidden_state
@@ -112,7 +116,10 @@ def loss_of(model: Qwen3VLForConditionalGeneration, batch: Batch) -> tuple[Tenso
     wanted = targets != IGNORED
     logits = model.lm_head(hidden[:, :-1][wanted])
     right = (logits.argmax(-1) == targets[wanted]).float().mean()
-    return nn.functional.cross_entropy(logits, targets[wanted]), right
+    weights = batch.weights[:, 1:][wanted]
+    losses = nn.functional.cross_entropy(logits, targets[wanted], reduction="none")
+    seen, _ = sight_loss(torch.cat(sight.pooler_output), heads, batch.pictures)
+    return (losses * weights).sum() / weights.sum() + SIGHT_WEIGHT * seen, right
 
 
 def optimizers_for(model: nn.Module, rate: float, visual_share: float) -> list[torch.optim.Optimizer]:
@@ -139,12 +146,12 @@ def optimizers_for(model: nn.Module, rate: float, visual_share: float) -> list[t
     ]
 
 
-def most_shapes(done: float) -> int:
-    """How many shapes a picture may have when a share `done` (0 to 1) of the training is over.
+def lesson(done: float) -> tuple[int, float]:
+    """How many shapes a picture may have, and the share of lessons on places, when a share `done` (0 to 1) is over.
 
     One shape alone teaches what shapes, colours and places are; in a crowd that takes many times as long.
     """
-    return next((most for end, most in CURRICULUM if done < end), MAX_SHAPES)
+    return next((most, spatial) for end, most, spatial in CURRICULUM if done < end)
 
 
 def rate_factor(done: float) -> float:
@@ -265,7 +272,7 @@ def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> No
         nn.ModuleDict({"visual": visual, "heads": heads}),
         rate,
         1.0,
-        lambda rng, done: sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
+        lambda rng, done: random_sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
     )
     if not (out / "answers.pt").exists():
         strengthen_places(visual, encoder, random.Random(f"places {seed}"))
@@ -274,10 +281,10 @@ def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> No
         out,
         steps,
         seed,
-        nn.ModuleDict({"model": model}),
+        nn.ModuleDict({"model": model, "heads": heads}),
         rate,
         VISUAL_SHARE,
-        lambda rng, done: loss_of(model, encoder.batch(rng, ROWS, LENGTH, most_shapes(done))),
+        lambda rng, done: loss_of(model, heads, encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
     )
 
 

@@ -57,7 +57,6 @@ def slow_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(BUNDLED_MODEL, folder)
     config = AutoConfig.from_pretrained(folder)
     config.text_config.num_hidden_layers = LAYERS
-    config.text_config.layer_types = None
     Qwen3VLForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
     return folder
 
