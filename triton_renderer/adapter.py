@@ -27,7 +27,7 @@ Value = npt.NDArray[Any] | bytes | list[bytes] | Any  # Any: a tensor of torch
 
 
 def prepare(stage: str) -> Settings:
-    """First thing in a model's `initialize`: the locale, the log, and the settings from the environment.
+    """The first thing that a model.py does: the locale, the log, and the settings from the environment.
 
     The embedded interpreter starts in the C locale, where libraries that open files without an encoding read ASCII.
     Raises SettingsError.
@@ -167,6 +167,7 @@ class ResponseStream:
         self._sender = sender
         self._outbox = outbox
         self._ended = False
+        self._is_closed = False  # a failure took the final flag; for the outbox's thread only
         self._lock = threading.Lock()
 
     def send(self, outputs: Mapping[TensorSpec, Value], final: bool = False) -> None:
@@ -177,7 +178,7 @@ class ResponseStream:
     def fail(self, error: Exception) -> None:
         """Ends the stream with an error."""
         if self._begin(True):
-            self._outbox.put(lambda: self._sender.send(self._adapter.failure(error), flags=self._final))
+            self._outbox.put(lambda: self._send_failure(error))
 
     def is_cancelled(self) -> bool:
         """The client went away. Only seen by a model that is called directly, never through an ensemble."""
@@ -192,12 +193,23 @@ class ResponseStream:
             return True
 
     def _send(self, outputs: Mapping[TensorSpec, Value], final: bool) -> None:
+        if self._is_closed:
+            return
         try:
-            response = self._adapter.response(outputs)
+            self._sender.send(self._adapter.response(outputs), **({"flags": self._final} if final else {}))
         except Exception as error:
-            # The stream must still end: the error takes this response's place.
+            # A response is lost, and what follows would look whole without it: the stream ends here, with an error.
             with self._lock:
                 self._ended = True
-            self._sender.send(self._adapter.failure(error), flags=self._final)
+            self._send_failure(error)
+
+    def _send_failure(self, error: Exception) -> None:
+        """The error with the final flag; where not even that can be sent (no shared memory left), the flag alone."""
+        if self._is_closed:
             return
-        self._sender.send(response, **({"flags": self._final} if final else {}))
+        self._is_closed = True
+        try:
+            self._sender.send(self._adapter.failure(error), flags=self._final)
+        except Exception:
+            log.exception("an error could not be sent, only the end of its stream")
+            self._sender.send(flags=self._final)

@@ -90,6 +90,7 @@ ALL_ERRORS: tuple[type[RendererError], ...] = (
     InvalidRequest, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
 )  # fmt: skip
 _BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
+_NOT_IN_PARAM = r"[\[\]\r\n]"
 _STAGE_IS_DOWN = (  # Triton's own words, in lower case
     "is not healthy",  # the stub process died
     "is not ready",
@@ -102,7 +103,8 @@ _WIRE = re.compile(rf"\b({'|'.join(_BY_NAME)})(?:\[([^\]\n]*)\])?: (.*)", re.DOT
 
 def to_wire(error: RendererError) -> str:
     """`InvalidRequest[messages.0.content.1]: the picture is cut off`: readable as it is, and parsed by `from_wire`."""
-    where = f"[{error.param}]" if error.param else ""
+    # A client may have named what `param` names, with any character in it.
+    where = f"[{re.sub(_NOT_IN_PARAM, '?', error.param)}]" if error.param else ""
     return f"{type(error).__name__}{where}: {error.message}"
 
 

@@ -16,7 +16,7 @@ No base64, no pickle, nothing of the client's multimodal data inside the JSON.
     mm_offsets        INT64   [-1]    2n+1 ascending byte offsets into `mm_data`; none or [0] for no items
     context           BYTES   [1]     JSON: `RequestContext`, what the later stages need to know; or {"op": "probe"},
                                       or, to prefill_decode, {"op": "abort", "request_ids": [...]}
-    embeddings        UINT8   [-1]    the encoder's rows as raw bytes of `encoded.layout.dtype`: for each item in order
+    embeddings        UINT8   [-1]    the encoder's rows as raw bytes of the dtype that `encoded` names: for each item in order
                                       [1 + deepstack, rows, hidden]. Bytes, so that one config serves float32 and bfloat16,
                                       and so that a device tensor is handed on by DLPack without a conversion
     encoded           BYTES   [1]     JSON: `EncodedItems`, the layout of `embeddings` and each item's digest and metadata

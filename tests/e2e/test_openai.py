@@ -23,13 +23,15 @@ def conversations(kind: str, count: int) -> list[Conversation]:
 
 
 def full_text(message: openai.types.chat.ChatCompletionMessage) -> str:
-    """The model's raw output, put together again from reasoning, calls and content."""
-    text = ""
-    if reasoning := getattr(message, "reasoning", None):
-        text += f"<think>\n{reasoning.strip()}\n</think>\n\n"
-    for call in message.tool_calls or []:
-        text += f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
-    return (text + (message.content or "")).strip()
+    """The model's raw output, put together again from reasoning, content and calls."""
+    reasoning = getattr(message, "reasoning", None)
+    parts = [f"<think>{reasoning}</think>"] if reasoning else []
+    parts += [message.content] if message.content else []
+    calls = [
+        f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
+        for call in message.tool_calls or []
+    ]
+    return ("".join(parts) + "\n".join(calls)).strip()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -102,11 +104,13 @@ def test_streamed_tool_call_is_whole(client: openai.OpenAI) -> None:
         calls = [call for chunk in chunks for choice in chunk.choices for call in choice.delta.tool_calls or []]
         assert plain.message.tool_calls
         assert plain.finish_reason == chunks[-1].choices[0].finish_reason == "tool_calls"
-        assert calls[0].function is not None
-        assert calls[0].function.name == plain.message.tool_calls[0].function.name
-        arguments = "".join(call.function.arguments or "" for call in calls if call.function)
-        assert json.loads(arguments) == json.loads(plain.message.tool_calls[0].function.arguments)
-        assert len({call.id for call in calls if call.id}) == 1
+        for index, whole in enumerate(plain.message.tool_calls):
+            parts = [call for call in calls if call.index == index]
+            assert parts[0].function is not None
+            assert parts[0].function.name == whole.function.name
+            assert "".join(part.function.arguments or "" for part in parts if part.function) == whole.function.arguments
+            assert json.loads(whole.function.arguments)
+            assert len({part.id for part in parts if part.id}) == 1
 
 
 def test_thinking_is_closed_unless_asked_for(client: openai.OpenAI) -> None:

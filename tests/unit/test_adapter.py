@@ -123,6 +123,28 @@ def test_sender_that_raises_does_not_stop_the_outbox(outbox: Outbox, sender: pb.
     assert sender.num_final == 1
 
 
+@pytest.mark.parametrize("failures", [1, 2])
+def test_response_that_cannot_be_sent_still_ends_its_stream(outbox: Outbox, failures: int) -> None:
+    class Full(pb.Sender):
+        """No shared memory left for the first responses."""
+
+        def send(self, response: pb.InferenceResponse | None = None, flags: int = 0) -> None:
+            nonlocal failures
+            if response is not None and failures:
+                failures -= 1
+                raise RuntimeError("failed to increase the shared memory pool")
+            super().send(response, flags)
+
+    sender = Full()
+    stream = ResponseStream(ADAPTER, pb, sender, outbox)
+    stream.send(OUTPUTS)
+    stream.send(OUTPUTS)
+    stream.send(OUTPUTS, final=True)
+    outbox.close()
+    assert [flags for _, flags in sender.sent] == [1], "exactly one response with the final flag, and nothing that looks whole"
+    assert sender.sent[0][0] is None or sender.sent[0][0].error is not None
+
+
 def test_racing_ends_give_one_final_flag(outbox: Outbox) -> None:
     senders = [pb.Sender() for _ in range(50)]
     for sender in senders:

@@ -13,6 +13,13 @@ def test_error_survives_triton(cls: type[RendererError], prefix: str) -> None:
     assert (type(error), error.message, error.param) == (cls, "the picture: is [cut] off", "messages.0.content.1")
 
 
+@pytest.mark.parametrize("name", ["features.a].0", "a\nb", "[", "x]: NotFound: y"])
+def test_whatever_a_client_calls_things_the_class_survives(name: str) -> None:
+    error = from_wire("in ensemble 'chat', " + to_wire(errors.InvalidRequest(f"{name} is unknown", name)))
+    assert type(error) is errors.InvalidRequest
+    assert error.message == f"{name} is unknown"
+
+
 def test_every_error_class_is_known_to_the_wire() -> None:
     classes = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, RendererError)}
     assert classes == set(ALL_ERRORS)

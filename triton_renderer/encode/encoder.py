@@ -25,7 +25,7 @@ from triton_renderer.encode.items import PixelFormat, check_grid, check_pixels, 
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
-from triton_renderer.wire import Item, encode_item
+from triton_renderer.wire import Field, Item, encode_item
 
 log = logging.getLogger(__name__)
 
@@ -91,21 +91,21 @@ class Encoder:
         if feature.modality != "image":
             raise InvalidRequest(f"{where}: the modality {feature.modality!r} is not supported by this model", where)
         if data:
-            return self._from_data(feature, parse_item(data, where), where)
-        announced = _announced(feature, context)
+            return self._from_data(feature, parse_item(data, where), where, context)
+        announced = self._announced(feature, context, where)
         if metadata and not announced:
             raise InvalidRequest(f"{where}: an item with metadata only requires ec_transfer_params", where)
-        output = self._held(feature, announced)
+        output = self._held(feature, announced, context)
         if output is None:
             raise InvalidRequest(
                 f"{where}: the item with mm_hash {feature.mm_hash!r} is not held here: send it again with its kwargs_data",
                 where,
             )
         if metadata:
-            self._check_metadata(parse_item(metadata, where), output, where)
+            _check_metadata(parse_item(metadata, where), output, where)
         return output
 
-    def _from_data(self, feature: FeatureItem, item: Item, where: str) -> EncoderOutput:
+    def _from_data(self, feature: FeatureItem, item: Item, where: str, context: RequestContext) -> EncoderOutput:
         if unknown := item.keys() - self._parameters:
             raise InvalidRequest(f"{where}: {sorted(unknown)[0]!r} is not an input of this model's encoder", where)
         check_pixels(item, self._pixel_format, where)
@@ -114,8 +114,8 @@ class Encoder:
             _check_length(
                 feature, math.prod(check_grid(item, self._pixel_format, where)) // self._pixel_format.merge_size**2, where
             )
-        digest = blake3.blake3(self._fingerprint + encode_item(dict(sorted(item.items())))).hexdigest()
-        self.cache.name(feature.mm_hash, digest)
+        digest = self._digest(item, context.cache_salt)
+        self.cache.name(_alias(feature, context), digest)
         output = self.cache.get(digest)
         if output is None:
             output = self._run_tower(digest, item)
@@ -132,16 +132,28 @@ class Encoder:
         )
         return EncoderOutput(digest, features.to(self._model.dtype).contiguous(), _metadata(item))
 
-    def _held(self, feature: FeatureItem, announced: dict[str, Any] | None) -> EncoderOutput | None:
+    def _digest(self, item: Item, salt: str | None) -> str:
+        """Over the model, the client's salt and the item's tensors. How a client labels its fields changes nothing."""
+        plain = encode_item({name: Field(value.data) for name, value in sorted(item.items())})
+        hexadecimal: str = blake3.blake3(self._fingerprint + encode_salt(salt) + plain).hexdigest()
+        return hexadecimal
+
+    def _held(self, feature: FeatureItem, announced: dict[str, Any] | None, context: RequestContext) -> EncoderOutput | None:
         """An item without data: by the digest that this server announced, else by the client's name for it."""
-        digest = (announced or {}).get("digest") or self.cache.resolve(feature.mm_hash)
+        digest = (announced or {}).get("digest") or self.cache.resolve(_alias(feature, context))
         return self.cache.get(digest) if isinstance(digest, str) else None
 
-    def _check_metadata(self, item: Item, output: EncoderOutput, where: str) -> None:
-        sent = _metadata(item)
-        for name, value in sent.items():
-            if output.metadata.get(name, value) != value:
-                raise InvalidRequest(f"{where}: {name} is {value}, the encoder output has {output.metadata[name]}", where)
+    def _announced(self, feature: FeatureItem, context: RequestContext, where: str) -> dict[str, Any] | None:
+        """The entry of `ec_transfer_params` for this item. Raises InvalidRequest where it names another server."""
+        entry = _entry(feature, context)
+        if entry is None:
+            return None
+        host, port = entry.get("peer_host"), entry.get("peer_port", self._peer["peer_port"])
+        if host is not None and (host, port) != (self._peer["peer_host"], self._peer["peer_port"]):
+            raise InvalidRequest(
+                f"{where}: its rows are on {host}:{port}, and this server takes rows only from its own encode stage", where
+            )
+        return entry
 
     def _announce(
         self, context: RequestContext, outputs: list[EncoderOutput], offsets: npt.NDArray[np.int64]
@@ -206,12 +218,30 @@ def _check_length(feature: FeatureItem, rows: int, where: str) -> None:
 
 
 def _metadata(item: Item) -> dict[str, list[int]]:
-    """The integer fields that the language model needs as well."""
+    """The fields that the language model needs as well: grids and sizes, whatever the client says of them."""
     return {
-        name: field.data.reshape(-1).tolist()
+        name: [int(number) for number in field.data.reshape(-1)]
         for name, field in item.items()
-        if field.keep_on_cpu and isinstance(field.data, np.ndarray)
+        if name != "pixel_values" and isinstance(field.data, np.ndarray)
     }
+
+
+def _check_metadata(item: Item, output: EncoderOutput, where: str) -> None:
+    sent = _metadata(item)
+    for name, value in output.metadata.items():
+        if sent.get(name, value) != value:
+            raise InvalidRequest(f"{where}: {name} is {sent[name]}, the encoder output has {value}", where)
+
+
+def _alias(feature: FeatureItem, context: RequestContext) -> str:
+    """The client's name of an item, among those of the same salt."""
+    return f"{context.cache_salt or ''}\0{feature.mm_hash}"
+
+
+def encode_salt(salt: str | None) -> bytes:
+    """`cache_salt` with its length in front, so that it cannot run into what follows."""
+    data = (salt or "").encode("utf-8", "surrogatepass")
+    return len(data).to_bytes(4, "little") + data
 
 
 def _describe(feature: FeatureItem, output: EncoderOutput) -> EncodedItem:
@@ -225,7 +255,7 @@ def _describe(feature: FeatureItem, output: EncoderOutput) -> EncodedItem:
     )
 
 
-def _announced(feature: FeatureItem, context: RequestContext) -> dict[str, Any] | None:
+def _entry(feature: FeatureItem, context: RequestContext) -> dict[str, Any] | None:
     """The entry of `ec_transfer_params` for this item: by its mm_hash, else, for entries without one, by position.
 
     Both forms are taken: {"ec_items": [{"mm_hash", …}, …]} and {mm_hash: {…}}. Raises InvalidRequest for another shape.

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.stages import MAX_METADATA
 from triton_renderer.wire import Field, Item, decode_item
 
 PIXEL_DTYPES = ("uint8", "float32", "float16", "bfloat16")
@@ -87,6 +88,9 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> None:
         raise InvalidRequest(f"{where}: pixel_values is empty", where)
     if values.dtype.name != "uint8" and not bool(np.isfinite(values.astype(np.float32)).all()):
         raise InvalidRequest(f"{where}: pixel_values holds values that are not finite", where)
+    for name, field in item.items():
+        if name != "pixel_values" and not _is_small(field.data):
+            raise InvalidRequest(f"{where}: {name} must be an integer tensor of at most {MAX_METADATA} numbers", where)
     if pixel_format.patch is None:
         return
     grid = check_grid(item, pixel_format, where)
@@ -96,6 +100,10 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> None:
             f"{where}: pixel_values has shape {list(values.shape)}, its grid {list(grid)} takes [{math.prod(grid)}, {width}]",
             where,
         )
+
+
+def _is_small(data: object) -> bool:
+    return isinstance(data, np.ndarray) and data.dtype.kind in "iub" and data.size <= MAX_METADATA
 
 
 def check_grid(item: Item, pixel_format: PixelFormat, where: str) -> tuple[int, int, int]:

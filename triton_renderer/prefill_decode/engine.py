@@ -4,7 +4,8 @@
                                                       one forward pass for all running sequences
 
 A request ends exactly once, whatever happens: with its final chunk, or with `sink.fail`. An exception in a prefill fails
-that request; one in the batch's decode step fails the running requests, since their cache can no longer be trusted.
+that request. One in the batch's decode step, or while the cache changes, fails all that are not merely waiting, since the
+cache can no longer be trusted: it is thrown away, and the engine goes on.
 """
 
 import logging
@@ -12,9 +13,10 @@ import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import torch
+from transformers import DynamicCache
 
 from triton_renderer.errors import Cancelled, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.model_runner import ModelRunner
@@ -97,17 +99,46 @@ class Engine:
     @torch.inference_mode()  # of this thread, so that the cache's buffers are inference tensors throughout
     def _run(self) -> None:
         try:
-            while self._take_messages():
-                self.heartbeat = time.monotonic()
-                self._drop_cancelled()
-                self._step()
+            while self._turn():
+                pass
         finally:
-            # Also after a bug: whoever is waiting hears of it.
             with self._lock:
                 self._closed = True
-            self._take_messages(block=False)
+            while self._take_messages_safely(block=False) and not self._inbox.empty():
+                pass
             for request in list(self._requests.values()):
-                self._end(request, StageUnavailable("the server is shutting down"))
+                request.sink.fail(StageUnavailable("the server is shutting down"))
+            self._requests.clear()
+            self._rows.clear()
+            self._runner.cache.clear()
+
+    def _turn(self) -> bool:
+        """One round: messages, then a step. False when the engine is to end."""
+        if not self._take_messages_safely():
+            return False
+        try:
+            self._drop_cancelled()
+            self._step()
+        except Exception:
+            log.exception("a step failed")
+            self._start_over()
+        return True
+
+    def _take_messages_safely(self, block: bool = True) -> bool:
+        try:
+            return self._take_messages(block)
+        except Exception:
+            log.exception("a message failed")
+            self._start_over()
+            return True
+
+    def _start_over(self, keep: Collection[Request] = ()) -> None:
+        """Throws the cache away and fails every request that had a part in it; those that wait, and `keep`, stay."""
+        self._rows.clear()  # first, so that nothing of the broken cache is touched again
+        self._runner.cache.clear()
+        for request in list(self._requests.values()):
+            if request not in self._scheduler.waiting and request not in keep:
+                self._end(request, RendererError(INTERNAL_ERROR))
 
     def _take_messages(self, block: bool = True) -> bool:
         """Handles what came in, waiting for it where there is nothing to do. False when the engine is to end."""
@@ -169,20 +200,17 @@ class Engine:
             self._decode(step)
         except Exception:
             log.exception("a decode step failed; %d requests with it", len({id(s.request) for s in step.decodes}))
-            self._fail_running(step)
+            self._start_over(keep=step.prefills)
         for request in step.prefills:
-            try:
-                self._prefill(request)
-            except Exception as error:
-                if not isinstance(error, RendererError):
-                    log.exception("the prefill of request %s failed", request.id)
-                    error = RendererError(INTERNAL_ERROR)
-                self._end(request, error)
+            cache = self._prefill(request)
+            if cache is not None:
+                self._join(request, cache)
 
     def _decode(self, step: Step) -> None:
         if not step.decodes:
             return
         rows = self._rows
+        self.heartbeat = time.monotonic()
         logits = self._runner.decode([s.output_ids[-1] for s in rows], [s.position for s in rows])
         self._append(logits, rows)
         for row in range(len(rows) - 1, -1, -1):
@@ -191,9 +219,21 @@ class Engine:
         self._scheduler.retire()
         self._deliver_all(step.decodes)
 
-    def _prefill(self, request: Request) -> None:
-        logits, cache = self._runner.prefill(request.prompt)
-        self._append(logits.expand(len(request.sequences), -1), request.sequences)
+    def _prefill(self, request: Request) -> DynamicCache | None:
+        """Prefills and samples the first tokens. None where it failed, and the request with it."""
+        self.heartbeat = time.monotonic()
+        try:
+            logits, cache = self._runner.prefill(request.prompt)
+            self._append(logits.expand(len(request.sequences), -1), request.sequences)
+        except Exception as error:
+            if not isinstance(error, RendererError):
+                log.exception("the prefill of request %s failed", request.id)
+                error = RendererError(INTERNAL_ERROR)
+            self._end(request, error)
+            return None
+        return cache
+
+    def _join(self, request: Request, cache: DynamicCache) -> None:
         for sequence in request.sequences:
             if not sequence.is_finished:
                 self._runner.cache.join(cache)
@@ -232,23 +272,17 @@ class Engine:
         request.sink.send(_chunk(request, choices), token_ids)
         request.num_chunks += 1
 
-    def _fail_running(self, step: Step) -> None:
-        for request in dict.fromkeys(sequence.request for sequence in step.decodes):
-            self._end(request, RendererError(INTERNAL_ERROR))
-        self._rows.clear()
-        self._runner.cache.clear()
-
     def _end(self, request: Request, error: RendererError) -> None:
         """The request ends without an answer."""
         self._forget(request)
         request.sink.fail(error)
 
     def _forget(self, request: Request) -> None:
-        self._requests.pop(request.arrival, None)
-        self._scheduler.remove(request)
         for row in range(len(self._rows) - 1, -1, -1):
             if self._rows[row].request is request:
                 self._leave(row)
+        self._scheduler.remove(request)
+        self._requests.pop(request.arrival, None)  # last: until here a failure still finds it, and tells it
 
     def _leave(self, row: int) -> None:
         """Frees a row of the cache; the last row's sequence takes its place, as its keys and values do."""

@@ -3,6 +3,8 @@
 The forward pass is transformers' own for every model; `mm_encoder_outputs` takes the place of its vision tower.
 """
 
+import inspect
+import math
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.prefill_decode.kv_cache import BatchKVCache
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
+from triton_renderer.protocol.stages import EncodedItem
 from triton_renderer.settings import Settings
 
 _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -32,6 +35,10 @@ class ModelRunner:
         self.vocab_size: int = text_config.vocab_size
         self.image_token_id: int | None = getattr(self.config, "image_token_id", None)
         self.cache = BatchKVCache(text_config.num_hidden_layers)
+        vision_config = getattr(self.config, "vision_config", None)
+        self.num_deepstack = len(getattr(vision_config, "deepstack_visual_indexes", None) or [])
+        self._merge_size = int(getattr(vision_config, "spatial_merge_size", 1))
+        self._accepted = inspect.signature(model.forward).parameters.keys()
         # M-RoPE: the positions of a prompt depend on its pictures, and the model object must not remember the last one's.
         self._get_rope_index = getattr(model.base_model, "get_rope_index", None)
 
@@ -45,6 +52,18 @@ class ModelRunner:
                 f"MODEL={settings.model}: layers of type {sorted(unsupported)[0]} are not supported"
             )
         return cls(model)
+
+    def checked_grids(self, item: EncodedItem) -> dict[str, torch.Tensor]:
+        """The item's metadata that the forward pass takes, as int64 [1, n].
+
+        Raises InvalidRequest where a model with M-RoPE would not get a grid of just as many places as the item has rows.
+        """
+        grids = {name: torch.tensor([value]) for name, value in item.metadata.items() if name in self._accepted}
+        if self._get_rope_index is not None:
+            grid = item.metadata.get("image_grid_thw", [])
+            if len(grid) != 3 or min(grid) < 1 or math.prod(grid) != item.rows * self._merge_size**2:
+                raise InvalidRequest(f"the grid {grid} of item {item.mm_hash!r} does not have its {item.rows} rows", "encoded")
+        return grids
 
     def make_prompt(self, token_ids: npt.NDArray[np.int64], multimodal: MultimodalInputs | None) -> Prompt:
         """Positions of a prompt, from its tokens and the grids of its pictures.

@@ -90,14 +90,16 @@ def _draw(logits: torch.Tensor, choices: Sequence[Choice]) -> torch.Tensor:
     kept = probabilities * keep
     kept /= kept.sum(dim=-1, keepdim=True)
     # A token stays while those before it have not reached top_p: the first one always does.
-    kept *= kept.cumsum(dim=-1) - kept < column(p.top_p for p in params)
+    under = kept.cumsum(dim=-1) - kept < column(p.top_p for p in params)
+    under[:, 0] = True  # also where top_p is too small for float32
+    kept *= under
     cumulated = kept.double().cumsum(dim=-1)
     uniform = torch.tensor([torch.rand((), generator=choice.random, dtype=torch.float64) for choice in choices]).to(
         logits.device
     )
     drawn = torch.searchsorted(cumulated, (uniform * cumulated[:, -1]).unsqueeze(1), right=True)
     # Rounding may end one step behind the last token that is kept.
-    last = (kept > 0).sum(dim=-1, keepdim=True) - 1
+    last = ((kept > 0).sum(dim=-1, keepdim=True) - 1).clamp(min=0)
     return order.gather(1, torch.minimum(drawn, last)).squeeze(1)
 
 

@@ -27,7 +27,6 @@ class MultimodalInputs:
 
     features: list[torch.Tensor]
     grids: list[dict[str, torch.Tensor]]
-    digests: list[str]
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Prompt:
 
 
 class Sink(Protocol):
-    """Takes what a request generates: any number of chunks, then exactly one `close`."""
+    """Takes what a request generates: chunks up to one that is final, or a failure."""
 
     def send(self, chunk: GeneratedChunk, token_ids: list[int]) -> None:
         """One response; `chunk.final` marks the last."""

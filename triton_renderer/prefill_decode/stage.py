@@ -25,8 +25,6 @@ MAX_PREFILL_TOKENS = 2048
 """Prompt tokens of one step."""
 PROMPT_TAIL = 8
 """Prompt tokens that seed the detokenizer."""
-STALLED_AFTER_S = 120.0
-"""An engine that has not come round for this long is taken for dead: no step takes this long."""
 
 _EMBEDDING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _UNSUPPORTED = ("structured_outputs", "bad_words", "prompt_logprobs")
@@ -37,6 +35,7 @@ class PrefillDecode:
 
     def __init__(self, runner: ModelRunner, settings: Settings) -> None:
         self._runner = runner
+        self._request_timeout_s = settings.request_timeout_s
         self._tokenizer = load_tokenizer(settings.model)
         self.max_model_len = checkpoint.context_length(runner.config, settings)
         eos = runner.model.generation_config.eos_token_id if runner.model.generation_config else None
@@ -95,7 +94,8 @@ class PrefillDecode:
         """
         if not self.engine.is_alive:
             raise StageUnavailable("the engine of prefill_decode has stopped")
-        if (idle := time.monotonic() - self.engine.heartbeat) > STALLED_AFTER_S:
+        # A prompt is prefilled whole, which may take minutes; past this limit every request in it has failed anyway.
+        if (idle := time.monotonic() - self.engine.heartbeat) > self._request_timeout_s:
             raise StageUnavailable(f"the engine of prefill_decode has not made a step for {idle:.0f} s")
         return {"max_model_len": self.max_model_len} | self.engine.load
 
@@ -130,6 +130,12 @@ class PrefillDecode:
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token_id in getattr(params, name) or ():
                 self._check_token(token_id, f"sampling_params.{name}")
+        ending = set(params.stop_token_ids) | (set() if params.ignore_eos else self._eos_token_ids)
+        if params.min_tokens and params.allowed_token_ids and ending.issuperset(params.allowed_token_ids):
+            where = "sampling_params.allowed_token_ids"
+            raise InvalidRequest(f"{where}: all of them end the output, and before min_tokens none may", where)
+        if context.kv_transfer_params:
+            raise InvalidRequest("kv_transfer_params is not supported by this server", "kv_transfer_params")
 
     def _check_token(self, token_id: int, where: str) -> None:
         if not 0 <= token_id < self._runner.vocab_size:
@@ -167,19 +173,17 @@ class PrefillDecode:
             return None
         features = self._features(embeddings, encoded)
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
-        if len({frozenset(item.metadata) for item in items}) > 1:
-            raise InvalidRequest("the items of a request must all have the same metadata", "encoded")
-        return MultimodalInputs(
-            [features[index] for index in order],
-            [{name: torch.tensor([value]) for name, value in item.metadata.items()} for item in items],
-            [item.digest for item in items],
-        )
+        return MultimodalInputs([features[index] for index in order], [self._runner.checked_grids(item) for item in items])
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
         """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""
         if encoded.dtype not in _EMBEDDING_DTYPES:
             raise InvalidRequest(f"embeddings of dtype {encoded.dtype!r} are not accepted", "encoded")
         dtype = _EMBEDDING_DTYPES[encoded.dtype]
+        if encoded.deepstack != self._runner.num_deepstack:
+            raise InvalidRequest(
+                f"encoded has {encoded.deepstack} DeepStack sets, the model takes {self._runner.num_deepstack}", "encoded"
+            )
         depth, hidden = 1 + encoded.deepstack, self._runner.config.get_text_config().hidden_size
         shapes = [(depth, item.rows, encoded.hidden) for item in encoded.items]
         expected = sum(depth * rows * width for depth, rows, width in shapes) * dtype.itemsize
@@ -201,22 +205,19 @@ def _check_placeholders(items: list[EncodedItem], is_image: npt.NDArray[np.bool_
     items: ordered by offset. is_image: [tokens].
     """
     end = 0
+    outside = is_image.copy()
     for index, item in enumerate(items):
         start, where = item.placeholder.offset, f"features.{item.modality}.{index}"
-        stray = np.flatnonzero(is_image[end:start])
         if start < end or start + item.placeholder.length > len(is_image):
             raise InvalidRequest(f"{where}: its placeholder range overlaps another or leaves the prompt", where)
-        if stray.size:
-            raise InvalidRequest(
-                f"token_ids has an image token at position {end + int(stray[0])}, outside every placeholder range"
-            )
         end = start + item.placeholder.length
         if (tokens := int(is_image[start:end].sum())) != item.rows:
             raise InvalidRequest(
                 f"{where}: its placeholder range has {tokens} image tokens, the item has {item.rows} rows", where
             )
-    stray = np.flatnonzero(is_image[end:])
-    if stray.size:
+        outside[start:end] = False
+    if outside.any():
+        position = int(outside.argmax())
         raise InvalidRequest(
-            f"token_ids has an image token at position {end + int(stray[0])}, outside every placeholder range", "token_ids"
+            f"token_ids has an image token at position {position}, outside every placeholder range", "token_ids"
         )

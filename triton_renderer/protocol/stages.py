@@ -1,12 +1,15 @@
 """The JSON documents that stages hand to each other, in the control tensors of `tensors.py`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from triton_renderer.protocol.base import Int64, TokenId, Wire
 from triton_renderer.protocol.generate import GenerateLogprobs, PlaceholderRange
 from triton_renderer.protocol.sampling import SamplingParams
+
+MAX_METADATA = 64
+"""Integers of one field of an item's metadata: grids and sizes, never pixels."""
 
 FinishReason = Literal["stop", "length", "abort"]
 
@@ -110,16 +113,16 @@ class EncodedItem(Wire):
     """The server's own digest of the item's content, options and model: hexadecimal, the only cache key."""
     rows: int = Field(ge=0)
     placeholder: PlaceholderRange
-    metadata: dict[str, Any] = {}
-    """Model inputs besides the rows, as nested lists of integers: {"image_grid_thw": [1, 6, 6]}."""
+    metadata: dict[str, Annotated[list[Int64], Field(max_length=MAX_METADATA)]] = {}
+    """Model inputs besides the rows: {"image_grid_thw": [1, 6, 6]}."""
 
 
 class EncodedItems(Wire):
     """`encoded` tensor: how to read `embeddings`."""
 
     dtype: str = "float32"
-    hidden: int = 0
-    deepstack: int = 0
+    hidden: int = Field(0, ge=0)
+    deepstack: int = Field(0, ge=0)
     """How many further feature sets each item carries behind its first."""
     items: list[EncodedItem] = []
     ec_transfer_params: dict[str, Any] | None = None

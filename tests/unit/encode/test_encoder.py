@@ -171,6 +171,37 @@ def test_parameters_for_an_unknown_item_name_it(encoder: Encoder) -> None:
         encode(encoder, [("mine", None, metadata_of(item), 6)], ec=params)
 
 
+def test_clients_labels_of_the_fields_change_nothing(encoder: Encoder) -> None:
+    item = picture(4)
+    labelled = {
+        "pixel_values": Field(item["pixel_values"].data, "batched", {"keep_on_cpu": True}),
+        "image_grid_thw": Field(item["image_grid_thw"].data, "shared", {"batch_size": 7, "keep_on_cpu": False}),
+    }
+    first, second = encode(encoder, [("a", item, None, 6)]), encode(encoder, [("b", labelled, None, 6)])
+    assert second.encoded.items[0].metadata == {"image_grid_thw": [1, 4, 6]}
+    assert first.encoded.items[0].digest == second.encoded.items[0].digest
+
+
+def test_salts_keep_clients_apart(encoder: Encoder) -> None:
+    def salted(salt: str, data: bytes) -> Encoded:
+        feature = FeatureItem(modality="image", mm_hash="same", placeholder={"offset": 0, "length": 6})  # type: ignore[arg-type]
+        return encoder.encode(*tensors.concatenate([data, b""]), RequestContext(id="r", features=[feature], cache_salt=salt))
+
+    data = encode_item(picture(5))
+    assert salted("mine", data).encoded.items[0].digest != salted("yours", data).encoded.items[0].digest
+    with pytest.raises(InvalidRequest, match="send it again"):
+        salted("a third", b"")
+
+
+def test_rows_announced_by_another_server_are_refused(encoder: Encoder) -> None:
+    item = picture(3)
+    params = encode(encoder, [("a", item, None, 6)]).encoded.ec_transfer_params
+    assert params is not None
+    params["ec_items"][0]["peer_host"] = "192.0.2.7"
+    with pytest.raises(InvalidRequest, match=r"192\.0\.2\.7"):
+        encode(encoder, [("a", None, metadata_of(item), 6)], ec=params)
+
+
 def grid(*sides: int) -> Field:
     return Field(np.array(sides), "batched", {"keep_on_cpu": True})
 
@@ -191,6 +222,7 @@ HOSTILE: dict[str, Any] = {
     "pixels of another patch size": picture(0) | {"pixel_values": Field(np.zeros((24, WIDTH - 1), np.uint8))},
     "pixels as int64": picture(0) | {"pixel_values": Field(np.zeros((24, WIDTH), np.int64))},
     "NaN pixels": picture(0) | {"pixel_values": Field(np.full((24, WIDTH), np.nan, np.float32))},
+    "metadata as large as a picture": picture(0) | {"image_grid_thw": Field(np.zeros(10_000, np.int64))},
     "empty pixels": picture(0) | {"pixel_values": Field(np.zeros((0, WIDTH), np.uint8))},
     "unknown field": picture(0) | {"output_attentions": Field(1)},
     "not MessagePack": b"\xc1garbage",

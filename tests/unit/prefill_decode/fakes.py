@@ -55,11 +55,17 @@ class RowCounter:
 
     def __init__(self) -> None:
         self.num_rows = 0
+        self.fail_join: Exception | None = None
+        self.fail_leave: Exception | None = None
 
     def join(self, prefilled: int) -> None:
+        if self.fail_join:
+            raise self.fail_join
         self.num_rows += 1
 
     def leave(self, row: int) -> None:
+        if self.fail_leave:
+            raise self.fail_leave
         assert 0 <= row < self.num_rows
         self.num_rows -= 1
 

@@ -114,6 +114,30 @@ def test_exception_in_decode_fails_the_running_requests_and_the_engine_goes_on(e
     assert (running.num_ends, later.num_ends) == (1, 1)
 
 
+@pytest.mark.parametrize("fault", ["join", "leave"])
+def test_broken_cache_fails_all_that_run_spares_those_that_wait_and_the_engine_goes_on(
+    engine: Engine, runner: CountingRunner, fault: str
+) -> None:
+    runner.step_s = 0.005
+    running, waiting = [NotingSink() for _ in range(3)], NotingSink()
+    for index, sink in enumerate(running):
+        engine.add(make_request(sink, max_tokens=1000, request_id=str(index)))
+    wait_until(lambda: all(sink.token_ids for sink in running))
+    error = RuntimeError("the device is out of memory")
+    if fault == "join":
+        runner.cache.fail_join = error
+        engine.add(make_request(NotingSink(), request_id="joins"))
+    else:
+        runner.cache.fail_leave = error
+        engine.abort(["0"])
+    for sink in running[1:]:
+        assert type(sink.wait().error) is RendererError
+    runner.cache.fail_join = runner.cache.fail_leave = None
+    engine.add(make_request(waiting))
+    assert waiting.wait().error is None
+    assert [sink.wait().num_ends for sink in running] == [1, 1, 1]
+
+
 @pytest.mark.parametrize("name", ["internal", "client's"])
 def test_abort_finishes_with_abort_within_a_step(engine: Engine, runner: CountingRunner, name: str) -> None:
     runner.step_s = 0.005
