@@ -105,7 +105,7 @@ def cases(settings: Settings) -> Iterator[list[Case]]:
     return [undivided.case(part) for part in parts]
 
 
-def ask(http: httpx.Client, case: Case, stream: bool = False) -> list[int]:
+def ask(http: httpx.Client, case: Case) -> list[int]:
     body = {
         "model": MODEL,
         "messages": [{"role": "user", "content": case.content}],

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
+import tritonclient.grpc
 
-from tests.e2e.asking import MODEL, chat_body, draw, image_part, noise, sse, user
+from tests.e2e.asking import MODEL, chat_body, draw, image_part, noise, sse, tensor, user
 from training.conversations import Conversation, make_one
 from training.pictures import make_scene
 from training.questions import description
+from triton_renderer import tensors as t
 
 KINDS = ("shape", "colour", "count", "description", "tools", "thinking")
 
@@ -31,7 +33,8 @@ def full_text(message: openai.types.chat.ChatCompletionMessage) -> str:
         f'<tool_call>\n{{"name": "{call.function.name}", "arguments": {call.function.arguments}}}\n</tool_call>'
         for call in message.tool_calls or []
     ]
-    return ("".join(parts) + "\n".join(calls)).strip()
+    between = "\n\n" if reasoning and calls and not message.content else ""
+    return ("".join(parts) + between + "\n".join(calls)).strip()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -205,10 +208,17 @@ def test_models_health_and_version(client: openai.OpenAI, http: httpx.Client) ->
     assert http.get("/version").json()["version"]
 
 
-def test_equal_pictures_run_the_tower_once(http: httpx.Client) -> None:
-    body = {"model": MODEL, "messages": user(image_part(noise(77)), "How many squares?"), "max_tokens": 1, "temperature": 0}
-    answers = [http.post("/v1/chat/completions", json=body).json()["choices"][0]["message"]["content"] for _ in range(3)]
-    assert len(set(answers)) == 1
+def test_equal_pictures_run_the_tower_once(http: httpx.Client, grpc: tritonclient.grpc.InferenceServerClient) -> None:
+    def facts() -> dict[str, int]:
+        answer = grpc.infer("encode", [tensor(t.CONTEXT, b'{"op":"probe"}')], client_timeout=10)
+        return dict(json.loads(answer.as_numpy("encoded")[0]))
+
+    before = facts()
+    for question in ("How many squares?", "What is in this picture?", "Is there a circle?"):
+        body = {"model": MODEL, "messages": user(image_part(noise(77)), question), "max_tokens": 1, "temperature": 0}
+        assert http.post("/v1/chat/completions", json=body).status_code == 200
+    after = facts()
+    assert (after["cache_misses"] - before["cache_misses"], after["cache_hits"] - before["cache_hits"]) == (1, 2)
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
 """Triton model `encode`: multimodal items to rows for the language model. See triton_renderer/tensors.py."""
 
+import orjson
 import triton_python_backend_utils as pb_utils
 
-from triton_renderer.adapter import PROBE_ANSWER, Adapter, operation, prepare
+from triton_renderer.adapter import Adapter, operation, prepare
 from triton_renderer.tensors import CONTEXT, EMBEDDINGS, ENCODED, MM_DATA, MM_OFFSETS, optional
 
 settings = prepare("encode")  # before the imports that read files
@@ -26,7 +27,9 @@ class TritonPythonModel:
     def answer(self, request):
         document = self.adapter.document(request, CONTEXT)
         if operation(document)[0] == "probe":
-            return self.adapter.response({EMBEDDINGS: NOTHING.embeddings, ENCODED: PROBE_ANSWER})
+            cache = self.encoder.cache
+            facts = {"ok": True, "cache_hits": cache.hits, "cache_misses": cache.misses, "cache_bytes": cache.num_bytes}
+            return self.adapter.response({EMBEDDINGS: NOTHING.embeddings, ENCODED: orjson.dumps(facts)})
         result = self.encoder.encode(
             self.adapter.array(request, optional(MM_DATA)),
             self.adapter.array(request, optional(MM_OFFSETS)),
