@@ -1,20 +1,20 @@
-"""perf_analyzer drives `render` over gRPC."""
+"""perf_analyzer drives `render` over gRPC, with the inputs that the repository holds."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.e2e.asking import MODEL, user
+import pytest
+
 from triton_renderer.launcher.supervisor import Stack
 
+INPUTS = Path(__file__).parents[2] / "client" / "perf"
 
-def test_perf_analyzer_runs_on_render(stack: Stack, tmp_path: Path) -> None:
-    request = json.dumps({"kind": "chat", "id": "perf", "body": {"model": MODEL, "messages": user("Hello")}})
-    data = tmp_path / "input.json"
-    data.write_text(json.dumps({"data": [{"request": [request]}]}))
+
+@pytest.mark.parametrize("name", ["render_text.json", "render_picture.json"])
+def test_perf_analyzer_runs_on_render(stack: Stack, name: str) -> None:
     arguments = [
-        *("-m", "render", "-u", stack.triton_grpc, "-i", "grpc", "--input-data", str(data)),
+        *("-m", "render", "-u", stack.triton_grpc, "-i", "grpc", "--input-data", str(INPUTS / name)),
         *("--measurement-mode", "count_windows", "--measurement-request-count", "50", "--stability-percentage", "999"),
         *("--concurrency-range", "2", "--max-trials", "3"),
     ]
