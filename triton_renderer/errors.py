@@ -90,6 +90,7 @@ ALL_ERRORS: tuple[type[RendererError], ...] = (
     InvalidRequest, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
 )  # fmt: skip
 _BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
+MAX_MESSAGE, MAX_PARAM = 2000, 200
 _NOT_IN_PARAM = r"[\[\]\r\n]"
 _STAGE_IS_DOWN = (  # Triton's own words, in lower case
     "is not healthy",  # the stub process died
@@ -102,10 +103,13 @@ _WIRE = re.compile(rf"\b({'|'.join(_BY_NAME)})(?:\[([^\]\n]*)\])?: (.*)", re.DOT
 
 
 def to_wire(error: RendererError) -> str:
-    """`InvalidRequest[messages.0.content.1]: the picture is cut off`: readable as it is, and parsed by `from_wire`."""
-    # A client may have named what `param` names, with any character in it.
-    where = f"[{re.sub(_NOT_IN_PARAM, '?', error.param)}]" if error.param else ""
-    return f"{type(error).__name__}{where}: {error.message}"
+    """`InvalidRequest[messages.0.content.1]: the picture is cut off`: readable as it is, and parsed by `from_wire`.
+
+    Both parts may quote what a client sent, with any character and of any length; gRPC carries some 16 KB.
+    """
+    param = re.sub(_NOT_IN_PARAM, "?", error.param or "")[:MAX_PARAM]
+    message = error.message if len(error.message) <= MAX_MESSAGE else f"{error.message[:MAX_MESSAGE]}…"
+    return f"{type(error).__name__}{f'[{param}]' if param else ''}: {message}"
 
 
 def from_wire(text: str) -> RendererError:

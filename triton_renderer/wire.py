@@ -111,7 +111,9 @@ def _decode_field(name: str, value: Any) -> Field:
     if not isinstance(value, dict) or not {"data", "field"} <= value.keys():
         raise ValueError(f"field {name}: a map with data and field is expected")
     match value["field"]:
-        case [str(kind), dict(options)] if kind in _OPTIONS and options.keys() <= _OPTIONS[kind]:
+        case [str(kind), dict(options)] if (
+            kind in _OPTIONS and options.keys() <= _OPTIONS[kind] and isinstance(options.get("keep_on_cpu", False), bool)
+        ):
             return Field(_decode_data(name, value["data"], MAX_DEPTH), kind, options)
     raise ValueError(f"field {name}: its kind must be one of {', '.join(_OPTIONS)} with that kind's options")
 

@@ -20,6 +20,12 @@ def test_whatever_a_client_calls_things_the_class_survives(name: str) -> None:
     assert error.message == f"{name} is unknown"
 
 
+def test_long_messages_are_cut_to_what_grpc_carries() -> None:
+    text = to_wire(errors.InvalidRequest("x" * 10**6, "y" * 10**6))
+    assert len(text) < 4000
+    assert type(from_wire(text)) is errors.InvalidRequest
+
+
 def test_every_error_class_is_known_to_the_wire() -> None:
     classes = {value for value in vars(errors).values() if isinstance(value, type) and issubclass(value, RendererError)}
     assert classes == set(ALL_ERRORS)

@@ -112,7 +112,7 @@ def check_grid(item: Item, pixel_format: PixelFormat, where: str) -> tuple[int, 
     Raises InvalidRequest unless it is int64 [3], positive, bounded, and a whole number of merged patches.
     """
     found = item.get("image_grid_thw", Field(None)).data
-    if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.size != 3:
+    if not isinstance(found, np.ndarray) or found.dtype != np.int64 or found.shape != (3,):
         raise InvalidRequest(f"{where}: image_grid_thw must be an int64 tensor of shape [3]", where)
     frames, height, width = (int(size) for size in found.reshape(-1))
     merge = pixel_format.merge_size

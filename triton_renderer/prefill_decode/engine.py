@@ -212,19 +212,22 @@ class Engine:
         rows = self._rows
         self.heartbeat = time.monotonic()
         logits = self._runner.decode([s.output_ids[-1] for s in rows], [s.position for s in rows])
-        self._append(logits, rows)
+        failed = self._append(logits, rows)
         for row in range(len(rows) - 1, -1, -1):
             if rows[row].is_finished:
                 self._leave(row)
         self._scheduler.retire()
-        self._deliver_all(step.decodes)
+        for request, error in failed.items():
+            self._end(request, error)
+        self._deliver_all([sequence for sequence in step.decodes if sequence.request not in failed])
 
     def _prefill(self, request: Request) -> DynamicCache | None:
         """Prefills and samples the first tokens. None where it failed, and the request with it."""
         self.heartbeat = time.monotonic()
         try:
             logits, cache = self._runner.prefill(request.prompt)
-            self._append(logits.expand(len(request.sequences), -1), request.sequences)
+            if error := self._append(logits.expand(len(request.sequences), -1), request.sequences).get(request):
+                raise error
         except Exception as error:
             if not isinstance(error, RendererError):
                 log.exception("the prefill of request %s failed", request.id)
@@ -241,14 +244,23 @@ class Engine:
         self._scheduler.started(request)
         self._deliver_all(request.sequences)
 
-    def _append(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
-        """Samples and notes one token of each sequence. logits: [sequences, vocabulary]."""
+    def _append(self, logits: torch.Tensor, sequences: list[Sequence]) -> dict[Request, RendererError]:
+        """Samples and notes one token of each sequence; returns the requests that cannot go on.
+
+        logits: [sequences, vocabulary].
+        """
         sampled = sample(logits, sequences)
+        failed = {
+            sequence.request: error for sequence, error in zip(sequences, sampled.errors, strict=True) if error is not None
+        }
         for sequence, token_id, logprob in zip(sequences, sampled.token_ids, sampled.logprobs, strict=True):
+            if sequence.request in failed:
+                continue
             sequence.output_ids.append(token_id)
             if logprob is not None:
                 sequence.logprobs.append(logprob)
             sequence.finish_reason, sequence.stop_reason = sequence.stop.push(token_id)
+        return failed
 
     def _deliver_all(self, sequences: list[Sequence]) -> None:
         for request in dict.fromkeys(sequence.request for sequence in sequences):
@@ -295,7 +307,8 @@ def _choice(sequence: Sequence, new: list[int]) -> ChunkChoice:
     context = sequence.request.context
     logprobs = None
     if context.sampling_params.logprobs is not None:
-        logprobs = GenerateLogprobs(content=sequence.logprobs[len(sequence.output_ids) - len(new) :])
+        logprobs = GenerateLogprobs(content=sequence.logprobs)
+        sequence.logprobs = []  # sent: a long stream with many candidates would keep megabytes
     return ChunkChoice(
         index=sequence.index,
         num_tokens=len(new),

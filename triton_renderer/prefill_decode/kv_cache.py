@@ -48,9 +48,10 @@ class BatchKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         """Removes a row; the last one takes its place."""
         shared = self._shared
         last = shared.num_rows - 1
-        if row != last:
-            for layer in self.layers:
+        for layer in self.layers:
+            if row != last:
                 layer.move_row(last, row, shared.end)
+            layer.clear_row(last, shared.end)
         shared.lengths[row] = shared.lengths[last]
         shared.lengths.pop()
         if not shared.lengths:
@@ -153,6 +154,11 @@ class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
     def move_row(self, source: int, target: int, end: int) -> None:
         self.keys[target, :, :end] = self.keys[source, :, :end]
         self.values[target, :, :end] = self.values[source, :, :end]
+
+    def clear_row(self, row: int, end: int) -> None:
+        """A sequence that went wrong may leave NaN behind, which the next one's mask would not keep out: 0 · NaN is NaN."""
+        self.keys[row, :, :end] = 0
+        self.values[row, :, :end] = 0
 
     def shift(self, columns: int, rows: int, end: int) -> None:
         for buffer in (self.keys, self.values):

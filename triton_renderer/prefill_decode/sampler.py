@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.prefill_decode.sequence import Sequence as Choice
 from triton_renderer.protocol.generate import GenerateLogprob, GenerateTokenLogprob
 
@@ -17,22 +18,36 @@ FORBIDDEN = float("-inf")
 
 @dataclass(frozen=True)
 class Sampled:
-    """One entry a sequence of the batch."""
+    """One entry a sequence of the batch. Where there is an error, the token means nothing."""
 
     token_ids: list[int]
     logprobs: list[GenerateTokenLogprob | None]
+    errors: list[RendererError | None]
 
 
 def sample(logits: torch.Tensor, choices: Sequence[Choice]) -> Sampled:
     """The next token of each choice. logits: [batch, vocabulary], any float dtype; not modified."""
     logits = logits.float()
     shaped = _shape(logits, choices)
-    token_ids = shaped.argmax(dim=-1)
+    best, token_ids = shaped.max(dim=-1)
+    errors: list[RendererError | None] = [None] * len(choices)
+    if not bool(best.isfinite().all()):
+        # One row's fault must not be the batch's: it is taken out, so that what follows sees numbers only.
+        for row in (~best.isfinite()).nonzero().flatten().tolist():
+            errors[row] = _no_token(logits[row])
+        shaped = torch.where(best.isfinite().unsqueeze(1), shaped, 0.0)
     drawn = [row for row, choice in enumerate(choices) if not choice.request.context.sampling_params.is_greedy]
     if drawn:
         token_ids[drawn] = _draw(shaped[drawn], [choices[row] for row in drawn])
     ids: list[int] = token_ids.tolist()
-    return Sampled(ids, _logprobs(logits, ids, choices))
+    return Sampled(ids, _logprobs(logits, ids, choices), errors)
+
+
+def _no_token(logits: torch.Tensor) -> RendererError:
+    """Why nothing can be chosen from one row. logits: the model's own, [vocabulary]."""
+    if bool(logits.isfinite().all()):
+        return InvalidRequest("the sampling parameters leave no token to choose from", "sampling_params")
+    return RendererError("the model's output is not finite")
 
 
 def _shape(logits: torch.Tensor, choices: Sequence[Choice]) -> torch.Tensor:

@@ -64,6 +64,7 @@ class Sequence:
     """Drawn from for this choice only, so that a seed gives the same tokens whatever else is in the batch."""
     output_ids: list[int] = field(default_factory=list)
     logprobs: list[GenerateTokenLogprob] = field(default_factory=list)
+    """Of the tokens that are not sent yet."""
     num_sent: int = 0
     end_is_sent: bool = False
     finish_reason: FinishReason | None = None

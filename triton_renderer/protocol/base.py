@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import InvalidRequest, NotFound
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -63,6 +63,12 @@ def parse(model: type[Model], document: Any) -> Model:
         raise misfit(error) from error
 
 
+def check_model_name(name: str | None, served: str) -> None:
+    """Raises NotFound where a request names another model than the one that is served; None and "" mean that one."""
+    if name and name != served:
+        raise NotFound(f"The model `{name}` does not exist.", "model")
+
+
 def misfit(error: ValidationError) -> InvalidRequest:
     """The first complaint of pydantic as the client should read it; `param` is the dotted path."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
@@ -74,7 +80,7 @@ def misfit(error: ValidationError) -> InvalidRequest:
 
 def _is_union_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union that it tried, `messages.0.content.str`: that is no place in the document."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool", "dict") or part[0].isupper())
+    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool", "dict") or part[:1].isupper())
 
 
 TokenId = Annotated[int, Field(ge=0, le=INT64_MAX)]

@@ -215,6 +215,7 @@ HOSTILE: dict[str, Any] = {
     "odd grid": picture(0, 3, 8),
     "two frames": picture(0) | {"image_grid_thw": grid(2, 2, 6)},
     "grid of floats": picture(0) | {"image_grid_thw": Field(np.array([1.0, 4.0, 6.0]))},
+    "grid in a batch": picture(0) | {"image_grid_thw": Field(np.array([[1, 4, 6]]))},
     "grid of two": picture(0) | {"image_grid_thw": grid(4, 6)},
     "no grid": {"pixel_values": picture(0)["pixel_values"]},
     "no pixels": {"image_grid_thw": grid(1, 4, 6)},

@@ -26,6 +26,8 @@ class CountingRunner:
         self.cache = RowCounter()
         self.fail_prefill: Exception | None = None
         self.fail_decode: Exception | None = None
+        self.nan_for: int | None = None
+        """After this token the model's output is not finite."""
         self.step_s = 0.0
         self.batch_sizes: list[int] = []
 
@@ -46,7 +48,7 @@ class CountingRunner:
     def _logits(self, token_ids: list[int]) -> torch.Tensor:
         logits = torch.zeros(len(token_ids), VOCAB_SIZE)
         for row, token_id in enumerate(token_ids):
-            logits[row, (token_id + 1) % 40] = 10.0
+            logits[row, (token_id + 1) % 40] = float("nan") if token_id == self.nan_for else 10.0
         return logits
 
 

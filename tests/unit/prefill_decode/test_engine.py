@@ -114,6 +114,18 @@ def test_exception_in_decode_fails_the_running_requests_and_the_engine_goes_on(e
     assert (running.num_ends, later.num_ends) == (1, 1)
 
 
+@pytest.mark.parametrize("at", [5, 9])
+def test_output_that_is_not_finite_fails_that_request_alone(engine: Engine, runner: CountingRunner, at: int) -> None:
+    runner.step_s = 0.002
+    runner.nan_for = at
+    bad, good = NotingSink(), NotingSink()
+    engine.add(make_request(good, [20], max_tokens=15, request_id="good"))
+    engine.add(make_request(bad, [5], max_tokens=30, request_id="bad"))
+    assert type(bad.wait().error) is RendererError
+    assert good.wait().token_ids == list(range(21, 36))
+    assert good.error is None
+
+
 @pytest.mark.parametrize("fault", ["join", "leave"])
 def test_broken_cache_fails_all_that_run_spares_those_that_wait_and_the_engine_goes_on(
     engine: Engine, runner: CountingRunner, fault: str

@@ -82,6 +82,24 @@ def test_columns_are_given_back_when_the_long_row_leaves() -> None:
     step(cache, rows)
 
 
+def test_row_that_went_wrong_leaves_nothing_to_the_next() -> None:
+    cache, rows = BatchKVCache(LAYERS), Rows()
+    poisoned, good = prefilled(50), prefilled(20)
+    for layer in poisoned.layers:
+        layer.keys.fill_(float("nan"))
+        layer.values.fill_(float("nan"))
+    cache.join(good)
+    cache.join(poisoned)
+    cache.leave(1)
+    cache.join(prefilled(5))
+    cache.prepare_step()
+    for layer in range(LAYERS):
+        keys, values = cache.update(torch.zeros(2, HEADS, 1, SIZE), torch.zeros(2, HEADS, 1, SIZE), layer)
+        assert bool(keys.isfinite().all())
+        assert bool(values.isfinite().all())
+    assert rows.rows == []
+
+
 def test_cleared_cache_starts_again() -> None:
     cache, rows = BatchKVCache(LAYERS), Rows()
     cache.join(prefilled(5))

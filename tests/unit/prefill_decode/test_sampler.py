@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from tests.unit.prefill_decode.fakes import EOS, VOCAB_SIZE, NotingSink, make_request
+from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.prefill_decode.sampler import sample
 from triton_renderer.prefill_decode.sequence import Sequence
 
@@ -98,6 +99,30 @@ def test_logprobs_are_the_models_own_with_ranks_and_the_sampled_one_first() -> N
     assert (entry.token_id, entry.rank) == (2, 3)
     assert entry.logprob == pytest.approx(math.log(0.1), abs=1e-4)
     assert [(top.token_id, top.rank) for top in entry.top_logprobs] == [(2, 3), (1, 1), (3, 2)]
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (torch.full((1, VOCAB_SIZE), float("nan")), RendererError),
+        (torch.full((1, VOCAB_SIZE), float("inf")), RendererError),
+        (torch.full((1, VOCAB_SIZE), float("-inf")), RendererError),
+    ],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_row_that_is_not_finite_fails_alone(bad: torch.Tensor, error: type[Exception], temperature: float) -> None:
+    batch = torch.cat([logits_of({3: 1.0}), bad, logits_of({5: 1.0})])
+    sampled = sample(batch, [choice(temperature=temperature, seed=1) for _ in range(3)])
+    assert [type(failure) if failure else None for failure in sampled.errors] == [None, error, None]
+    assert (sampled.token_ids[0], sampled.token_ids[2]) == (3, 5)
+
+
+def test_parameters_that_leave_no_token_are_the_clients_mistake() -> None:
+    overflowing = choice(repetition_penalty=1e-38, seed=1)
+    nothing_allowed = choice(allowed_token_ids=[EOS], min_tokens=2, seed=1)
+    logits = torch.ones(2, VOCAB_SIZE)
+    logits[:, 3] = 5.0
+    assert [type(error) for error in sample(logits, [overflowing, nothing_allowed]).errors] == [InvalidRequest] * 2
 
 
 def test_logits_are_not_modified() -> None:
