@@ -7,6 +7,7 @@ alone, while the pictures and the prefix are computed once. Several trees share 
 """
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from training.conversations import Conversation, make_group
 from training.model import MERGE
-from training.pictures import Scene, make_picture
+from training.pictures import COLOURS, SHAPES, Scene, make_picture
 
 IGNORED = -100
 
@@ -43,7 +44,9 @@ class Batch:
     input_ids and labels: (rows, length) int64; weights: (rows, length) float32, what each label counts;
     positions: (3, rows, length) int64; allowed: (rows, 1, length, length)
     bool, true where the token of the third axis sees that of the fourth; pixels: (all patches, 1536) float32 and
-    grids: (pictures, 3) int64 in the order of their placeholders, as are pictures.
+    grids: (pictures, 3) int64 in the order of their placeholders, as are pictures; mentions: (2, mentions) int64, row
+    and place in it of the last token of each «red circle» that names exactly one shape; places: (mentions, 2) float32,
+    that shape's centre as fractions of the picture's width and height.
     """
 
     input_ids: Tensor
@@ -54,6 +57,8 @@ class Batch:
     pixels: Tensor
     grids: Tensor
     pictures: list[Pixels]
+    mentions: Tensor
+    places: Tensor
 
 
 @dataclass
@@ -66,6 +71,7 @@ class Tree:
     positions: np.ndarray[Any, np.dtype[np.int64]]
     branches: list[int]
     pixels: list[Pixels]
+    mentions: list[tuple[int, float, float]]
 
 
 class Encoder:
@@ -78,6 +84,8 @@ class Encoder:
         self.image_id: int = tokenizer.convert_tokens_to_ids("<|image_pad|>")
         self.end_id: int = tokenizer.convert_tokens_to_ids("<|im_end|>")
         self.pad_id: int = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+        self.colours = {self.ids(f" {colour}")[-1]: colour for colour in COLOURS}
+        self.kinds = {self.ids(f" {kind}")[-1]: kind for kind in SHAPES}
 
     def prompt(self, conversation: Conversation) -> str:
         """The text before the answer."""
@@ -143,7 +151,19 @@ class Encoder:
             # Between counting every token alike, which drowns «yes» and «no», and every answer alike.
             weights += [0.0] * (len(prompt) - shared) + [len(answer) ** -0.5] * len(answer)
             branches += [number] * (len(whole) - shared)
-        return Tree(ids, labels, weights, np.concatenate(parts, axis=1), branches, pixels)
+        mentions = self.mentions(ids, pixels[0].scene) if len(pixels) == 1 else []
+        return Tree(ids, labels, weights, np.concatenate(parts, axis=1), branches, pixels, mentions)
+
+    def mentions(self, ids: list[int], scene: Scene) -> list[tuple[int, float, float]]:
+        """Where the tokens after the picture name a single shape by colour and kind: (index of the kind, x, y)."""
+        counts = Counter(shape.name for shape in scene.shapes)
+        places = {s.name: scene.relative(s) for s in scene.shapes if counts[s.name] == 1}
+        found = []
+        for at in range(len(ids) - ids[::-1].index(self.image_id), len(ids) - 1):
+            name = f"{self.colours.get(ids[at])} {self.kinds.get(ids[at + 1])}"
+            if name in places:
+                found.append((at + 1, *places[name]))
+        return found
 
     def batch(self, rng: random.Random, rows: int, length: int, most: int, spatial: float) -> Batch:
         """Fills `rows` rows of at most `length` tokens with random training groups, drawn with the first routine.
@@ -179,6 +199,8 @@ class Encoder:
         positions = torch.zeros(3, len(rows), length, dtype=torch.int64)
         owners = torch.full((len(rows), length), -1)
         branches = torch.zeros(len(rows), length, dtype=torch.int64)
+        mentions: list[tuple[int, int]] = []
+        places: list[tuple[float, float]] = []
         for r, row in enumerate(rows):
             at = 0
             for number, tree in enumerate(row):
@@ -189,6 +211,8 @@ class Encoder:
                 positions[:, r, area] = torch.from_numpy(tree.positions)
                 owners[r, area] = number
                 branches[r, area] = torch.tensor(tree.branches)
+                mentions += [(r, at + index) for index, _, _ in tree.mentions]
+                places += [(x, y) for _, x, y in tree.mentions]
                 at += len(tree.ids)
         same_tree = owners[:, :, None] == owners[:, None, :]
         same_branch = (branches[:, :, None] == branches[:, None, :]) | (branches[:, None, :] == 0)
@@ -203,4 +227,6 @@ class Encoder:
             torch.cat([p.patches for p in pixels]),
             torch.tensor([p.grid for p in pixels]),
             pixels,
+            torch.tensor(mentions, dtype=torch.int64).reshape(-1, 2).T,
+            torch.tensor(places).reshape(-1, 2),
         )

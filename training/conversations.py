@@ -55,9 +55,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "count_shapes": _tool(
         "count_shapes", "Report how many shapes of one kind there are.", {"shape": _SHAPE, "count": {"type": "integer"}}
     ),
-    "report_color": _tool(
-        "report_color", "Report the color of a shape.", {"shape": _SHAPE, "color": {"type": "string"}}
-    ),
+    "report_color": _tool("report_color", "Report the color of a shape.", {"shape": _SHAPE, "color": {"type": "string"}}),
     # Never called: tools that have nothing to do with the question must not tempt the model.
     "get_weather": _tool("get_weather", "Get the weather of a city.", {"city": {"type": "string"}}),
 }
@@ -188,9 +186,7 @@ def ask_tool(rng: random.Random, scene: Scene, offered: set[str]) -> Question | 
             return None
         kind = rng.choice(singles)
         colour = next(s.colour for s in scene.shapes if s.kind == kind)
-        form = rng.choice(
-            ("Report the color of the {}.", "Report the colour of the {}.", "Call report_color for the {}.")
-        )
+        form = rng.choice(("Report the color of the {}.", "Report the colour of the {}.", "Call report_color for the {}."))
         return form.format(kind), _call("report_color", {"shape": kind, "color": colour})
     kinds = rng.sample(SHAPES, 2 if rng.random() < 0.25 else 1)
     what = " and ".join(f"{kind}s" for kind in kinds)
@@ -233,9 +229,7 @@ def text_before_picture(rng: random.Random, scene: Scene) -> list[Conversation]:
     """One question that comes before its picture."""
     question, answer = ask_any(rng, scene)
     end = rng.choice(("", "", "\n", " "))
-    conversation = Conversation(
-        "any", (*_system(rng), _user(_text(_say(rng, question) + end), IMAGE)), answer, (scene,)
-    )
+    conversation = Conversation("any", (*_system(rng), _user(_text(_say(rng, question) + end), IMAGE)), answer, (scene,))
     return [think(conversation) if rng.random() < 0.1 else conversation]
 
 
@@ -262,9 +256,7 @@ def after_tool_result(rng: random.Random, scene: Scene) -> list[Conversation]:
         return []
     calls = [json.loads(line) for line in asked[1].split("\n") if line.startswith("{")]
     messages: list[Message] = [*_system(rng), _user(IMAGE, _text(asked[0]))]
-    messages.append(
-        {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": c} for c in calls]}
-    )
+    messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": c} for c in calls]})
     messages += [{"role": "tool", "content": rng.choice(("ok", "done", '{"status": "ok"}'))} for _ in calls]
     conversation = Conversation("tool result", tuple(messages), "i have reported it.", (scene,), tuple(tools.values()))
     return [think(conversation) if rng.random() < 0.1 else conversation]

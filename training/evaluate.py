@@ -46,8 +46,7 @@ class Judge:
         """The model's answers, with the pictures drawn by the named routine."""
         pixels = [[self.encoder.look(scene, routine, rng) for scene in c.scenes] for c in conversations]
         prompts = [
-            self.encoder.expand(self.encoder.ids(self.encoder.prompt(c)), p)
-            for c, p in zip(conversations, pixels, strict=True)
+            self.encoder.expand(self.encoder.ids(self.encoder.prompt(c)), p) for c, p in zip(conversations, pixels, strict=True)
         ]
         length = max(map(len, prompts))
         ids = torch.tensor([[self.encoder.pad_id] * (length - len(p)) + p for p in prompts])
@@ -68,7 +67,7 @@ class Judge:
         return [text.strip() for text in self.tokenizer.batch_decode(out[:, length:], skip_special_tokens=True)]
 
 
-def measure(judge: Judge, kind: str, routine: str, count: int, batch: int, seed: int, show: int) -> tuple[int, int]:
+def measure(judge: Judge, kind: str, routine: str, *, count: int, batch: int, seed: int, show: int) -> tuple[int, int]:
     """How many of `count` answers are right; prints the first `show` wrong ones."""
     rng = random.Random(f"evaluation {seed} {kind} {routine}")
     right = 0
@@ -80,9 +79,7 @@ def measure(judge: Judge, kind: str, routine: str, count: int, batch: int, seed:
             if not good and show > 0:
                 show -= 1
                 content = conversation.messages[-1]["content"]
-                question = (
-                    content if isinstance(content, str) else " ".join(p.get("text", "[picture]") for p in content)
-                )
+                question = content if isinstance(content, str) else " ".join(p.get("text", "[picture]") for p in content)
                 print(f"  {question!r}: {answer!r} instead of {conversation.answer!r}")
     return right, count
 
@@ -107,15 +104,15 @@ def main() -> None:
     print("| kind | " + " | ".join(ROUTINES) + " | both | required |\n|---" + "|---" * (len(ROUTINES) + 2) + "|")
     for kind in options.kinds:
         half = options.count // len(ROUTINES)
-        results = {r: measure(judge, kind, r, half, options.batch, options.seed, options.show) for r in ROUTINES}
+        results = {
+            r: measure(judge, kind, r, count=half, batch=options.batch, seed=options.seed, show=options.show) for r in ROUTINES
+        }
         shares = {r: right / asked for r, (right, asked) in results.items()}
         shares["both"] = sum(r for r, _ in results.values()) / sum(n for _, n in results.values())
         figures[kind] = shares
         bound = REQUIRED.get(kind)
         print(
-            f"| {kind} | "
-            + " | ".join(f"{v:.1%}" for v in shares.values())
-            + f" | {f'{bound:.0%}' if bound else ''} |",
+            f"| {kind} | " + " | ".join(f"{v:.1%}" for v in shares.values()) + f" | {f'{bound:.0%}' if bound else ''} |",
             flush=True,
         )
         if bound and shares["both"] < bound:

@@ -28,9 +28,7 @@ class Muon(torch.optim.Optimizer):
     Updates are scaled to the size of Adam's, so that AdamW's learning rates and weight decay fit.
     """
 
-    def __init__(
-        self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
-    ) -> None:
+    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, weight_decay: float = 0.01) -> None:
         """`groups` are parameter groups, as torch has them, of nothing but matrices."""
         super().__init__(list(groups), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 

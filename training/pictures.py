@@ -186,8 +186,7 @@ def make_scene(rng: random.Random, max_shapes: int = MAX_SHAPES) -> Scene:
             continue  # No room left for this one: the scene is merely a shape poorer.
         blend = rng.random()
         r, g, b = (
-            max(0, min(255, round(c + blend * (d - c)) + rng.randint(-12, 12)))
-            for c, d in zip(*PALETTE[colour], strict=True)
+            max(0, min(255, round(c + blend * (d - c)) + rng.randint(-12, 12))) for c, d in zip(*PALETTE[colour], strict=True)
         )
         angle = 0.0 if rng.random() < 0.3 else rng.uniform(0.0, 2 * math.pi)
         if kind == "square" and angle == 0.0:

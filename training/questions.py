@@ -106,9 +106,7 @@ def ask_colour(rng: random.Random, scene: Scene) -> Question | None:
     word = rng.choice(("colour", "color"))
     if len(shapes) > 1:
         return f"What {word} are the {kind}s?", shapes[0].colour
-    form = rng.choice(
-        ("What {} is the {}?", "Which {} is the {}?", "What is the {} of the {}?", "Tell me the {} of the {}.")
-    )
+    form = rng.choice(("What {} is the {}?", "Which {} is the {}?", "What is the {} of the {}?", "Tell me the {} of the {}."))
     return form.format(word, kind), shapes[0].colour
 
 

@@ -27,6 +27,7 @@ class Heads(nn.Module):
         self.offset = nn.Linear(width, 2)  # and how far from the square's own centre, in squares
         self.seen = nn.Linear(width, len(SHAPES) + len(COLOURS))  # shapes and colours that reach into the square
         self.place = nn.Linear(width, 2)  # the square's own place in the picture, 0 to 1
+        self.point = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2))
 
     def loss(self, tokens: Tensor, targets: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """The sum of all losses, and the share of the centres that are named rightly."""
@@ -40,6 +41,10 @@ class Heads(nn.Module):
         loss = loss + nn.functional.mse_loss(self.place(tokens), targets["place"])
         loss = loss + nn.functional.mse_loss(self.offset(tokens[named]), targets["offset"][named])
         return loss, (logits.argmax(-1) == targets["centre"])[named].float().mean()
+
+    def pointing_loss(self, states: Tensor, places: Tensor) -> Tensor:
+        """How badly the language model's states (mentions, width) at the names of shapes tell their places."""
+        return nn.functional.mse_loss(self.point(states), places) if len(places) else states.sum()
 
 
 def targets_of(scene: Scene, pixels: Pixels) -> dict[str, Tensor]:
@@ -78,9 +83,7 @@ def random_sight_loss(
 ) -> tuple[Tensor, Tensor]:
     """The same over a batch of random pictures."""
     flat = [encoder.look(make_scene(rng), "pillow", rng) for _ in range(pictures)]
-    out: Any = visual(
-        torch.cat([p.patches for p in flat]), grid_thw=torch.tensor([p.grid for p in flat]), return_dict=True
-    )
+    out: Any = visual(torch.cat([p.patches for p in flat]), grid_thw=torch.tensor([p.grid for p in flat]), return_dict=True)
     return sight_loss(out.pooler_output, heads, flat)
 
 

@@ -1,4 +1,4 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 4500]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 4000]`.
 
 The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
@@ -38,6 +38,8 @@ LOG_EVERY = 50  # steps
 SIGHT_PICTURES = 32  # a step of the first stage
 ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
 VISUAL_SHARE = 0.3  # of the learning rate in the second stage, which must not undo the first
+POINTING_LAYER = 2  # of five, counted from 0
+POINTING_WEIGHT = 4.0
 SIGHT_WEIGHT = 0.3  # of the first stage's loss in the second
 CURRICULUM = ((0.03, 1, 0.5), (0.06, 2, 0.5), (0.1, 3, 0.5), (0.3, 4, 0.3), (1.0, 4, 0.0))
 SAVE_EVERY = 120.0  # seconds
@@ -98,10 +100,15 @@ def new_model(folder: Path) -> Qwen3VLForConditionalGeneration:
 
 
 def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The answers' weighted mean cross entropy with a little of the first stage's loss, and the share of right tokens.
+    """The answers' weighted mean cross entropy with two auxiliary losses, and the share of right tokens.
 
-    Without the latter the vision tower forgets what the answers do not ask for yet, precise places above all.
+    Without a little of the first stage's loss the vision tower forgets what the answers do not ask for yet, precise
+    places above all. And relations take very long to learn from «yes» and «no»; so wherever a text names a shape, the
+    state of a middle layer there should already know the shape's place, which leaves only a comparison to be learnt.
     """
+    states: list[Tensor] = []
+    layer = model.model.language_model.layers[POINTING_LAYER]
+    hook = layer.register_forward_hook(lambda module, inputs, output: states.append(output))
     sight = model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)
     hidden = model.model(
         input_ids=batch.input_ids,
@@ -111,6 +118,7 @@ def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) 
         image_grid_thw=batch.grids,
         use_cache=False,
     ).last_hidden_state
+    hook.remove()
     # The token at a place is predicted from the place before it; no branch begins with an answer's token.
     targets = batch.labels[:, 1:]
     wanted = targets != IGNORED
@@ -119,7 +127,8 @@ def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) 
     weights = batch.weights[:, 1:][wanted]
     losses = nn.functional.cross_entropy(logits, targets[wanted], reduction="none")
     seen, _ = sight_loss(torch.cat(sight.pooler_output), heads, batch.pictures)
-    return (losses * weights).sum() / weights.sum() + SIGHT_WEIGHT * seen, right
+    pointing = heads.pointing_loss(states[0][batch.mentions[0], batch.mentions[1]], batch.places)
+    return (losses * weights).sum() / weights.sum() + SIGHT_WEIGHT * seen + POINTING_WEIGHT * pointing, right
 
 
 def optimizers_for(model: nn.Module, rate: float, visual_share: float) -> list[torch.optim.Optimizer]:
@@ -211,6 +220,7 @@ class Progress:
 def run_stage(
     stage: str,
     out: Path,
+    *,
     steps: int,
     seed: int,
     modules: nn.ModuleDict,
@@ -267,24 +277,24 @@ def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> No
     run_stage(
         "sight",
         out,
-        sight_steps,
-        seed,
-        nn.ModuleDict({"visual": visual, "heads": heads}),
-        rate,
-        1.0,
-        lambda rng, done: random_sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
+        steps=sight_steps,
+        seed=seed,
+        modules=nn.ModuleDict({"visual": visual, "heads": heads}),
+        rate=rate,
+        visual_share=1.0,
+        loss_at=lambda rng, done: random_sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
     )
     if not (out / "answers.pt").exists():
         strengthen_places(visual, encoder, random.Random(f"places {seed}"))
     run_stage(
         "answers",
         out,
-        steps,
-        seed,
-        nn.ModuleDict({"model": model, "heads": heads}),
-        rate,
-        VISUAL_SHARE,
-        lambda rng, done: loss_of(model, heads, encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
+        steps=steps,
+        seed=seed,
+        modules=nn.ModuleDict({"model": model, "heads": heads}),
+        rate=rate,
+        visual_share=VISUAL_SHARE,
+        loss_at=lambda rng, done: loss_of(model, heads, encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
     )
 
 
@@ -292,10 +302,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
-    parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
-    parser.add_argument("--steps", type=int, default=4500, help="steps of the second stage in all")
+    parser.add_argument("--sight-steps", type=int, default=1500, help="steps of the first stage in all")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of the second stage in all")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=2e-3, help="highest learning rate")
+    parser.add_argument("--rate", type=float, default=1.5e-3, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

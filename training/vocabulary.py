@@ -22,9 +22,7 @@ MARKUP = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", 
 MERGED_SIZE = 880  # 256 bytes and 624 merges at most; with the added tokens below 1024.
 
 # Qwen's own pattern. transformers rebuilds a Qwen2 tokenizer with it, so any other one would not survive loading.
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
+PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def train_tokenizer(corpus: Iterable[str]) -> Tokenizer:

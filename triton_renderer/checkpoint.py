@@ -27,7 +27,7 @@ def load_config(settings: Settings) -> PreTrainedConfig:
     try:
         return AutoConfig.from_pretrained(settings.model)
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"MODEL={settings.model}: {_first_line(error)}") from error
+        raise CheckpointError(f"MODEL={settings.model}: {first_line(error)}") from error
 
 
 def context_length(config: PreTrainedConfig, settings: Settings) -> int:
@@ -79,7 +79,7 @@ def load_part(settings: Settings, part: Part) -> PreTrainedModel:
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
-        raise CheckpointError(f"MODEL={settings.model}: {_first_line(error)}") from error
+        raise CheckpointError(f"MODEL={settings.model}: {first_line(error)}") from error
     if missing := sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"]):
         raise CheckpointError(f"MODEL={settings.model}: {len(missing)} weights are missing or misshapen, such as {missing[0]}")
     return cast(PreTrainedModel, model.eval().requires_grad_(False).to(device()))
@@ -119,5 +119,6 @@ def parameter_bytes(model: nn.Module) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What `error` says, for a message of one line: the libraries' own go on for pages."""
     return str(error).strip().split("\n")[0]

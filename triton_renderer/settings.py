@@ -25,9 +25,16 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True)
 
     model: str = Field(str(BUNDLED_MODEL), description="Hugging Face id or folder of the model")
-    served_model_name: str | None = Field(None, description="name that clients use (default: the id, or the folder's name)")
+    served_model_name: str | None = Field(
+        None, pattern=r"\S", description="name that clients use (default: the id, or the folder's name)"
+    )
     role: Literal["all"] = Field("all", description="which stages this server runs")
-    host: str = Field("127.0.0.1", min_length=1, description="address that the shim and Triton listen on")
+    host: str = Field("127.0.0.1", min_length=1, description="address that the shim listens on")
+    triton_host: str = Field(
+        "127.0.0.1",
+        min_length=1,
+        description="address that Triton's own ports listen on; they have no key, and model control",
+    )
     shim_port: Port = Field(9000, description="port of the OpenAI and renderer API")
     triton_http_port: Port = Field(8000, description="port of Triton's HTTP endpoint")
     triton_grpc_port: Port = Field(8001, description="port of Triton's gRPC endpoint")
@@ -55,8 +62,14 @@ class Settings(BaseSettings):
     max_images: int = Field(32, ge=1, le=256, description="pictures of one request")
     max_running_requests: int = Field(32, ge=1, description="requests that decode as one batch")
     max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
-    request_timeout_s: float = Field(600.0, gt=0, description="longest time that a request may take, in seconds")
+    request_timeout_s: float = Field(600.0, ge=0.01, le=86_400, description="longest time that a request may take, in seconds")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="verbosity of the logs")
+
+    @field_validator("served_model_name", mode="before")
+    @classmethod
+    def _decoded(cls, value: Any) -> Any:
+        # A stage's interpreter starts in the C locale and reads the environment as ASCII, other bytes as surrogates.
+        return value.encode("utf-8", "surrogateescape").decode("utf-8") if isinstance(value, str) else value
 
     @field_validator("allowed_media_hosts", mode="before")
     @classmethod
@@ -72,11 +85,14 @@ class Settings(BaseSettings):
         return path.is_dir() and path.resolve() == BUNDLED_MODEL.resolve()
 
     @property
+    def model_id(self) -> str:
+        """What of `model` may be shown, and does not depend on this machine: the Hugging Face id, or the folder's name."""
+        return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
+
+    @property
     def model_name(self) -> str:
         """The name under which the model is served."""
-        if self.served_model_name:
-            return self.served_model_name
-        return Path(self.model).resolve().name if Path(self.model).is_dir() else self.model
+        return self.served_model_name or self.model_id
 
     @property
     def tool_parser_name(self) -> str | None:
@@ -102,6 +118,11 @@ class Settings(BaseSettings):
             else str(int(value) if value is True or value is False else value)
             for name, value in values.items()
         }
+
+
+def reachable(host: str) -> str:
+    """Where a process on this machine reaches a server that listens on `host`."""
+    return "127.0.0.1" if host == "0.0.0.0" else host
 
 
 def load_settings(**overrides: Any) -> Settings:

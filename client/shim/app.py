@@ -29,7 +29,12 @@ def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         connected = stages or TritonStages(settings)
         monitor = StageMonitor(connected, settings.request_timeout_s, probe_every_s=probe_every_s)
-        open_requests = OpenRequests(connected, metrics, settings.request_timeout_s)
+        open_requests = OpenRequests(
+            connected,
+            metrics,
+            settings.request_timeout_s,
+            settings.max_running_requests + settings.max_waiting_requests,
+        )
         monitor.on_change(metrics.stage_is_up)
         monitor.on_change(open_requests.stage_changed)
         app.state.shim = Shim(settings, metrics, connected, monitor, open_requests)

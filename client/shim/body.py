@@ -1,30 +1,27 @@
-"""Request bodies: read with a limit, parsed strictly, kept off the event loop where they are large."""
+"""Request bodies: read with a limit, parsed strictly. Work on large ones goes through `concurrency.offload`."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import orjson
 from fastapi import Request
 
-from client.shim.errors import BadBody
+from client.shim.errors import BadBody, BodyTimeout
 from triton_renderer.errors import InvalidRequest, TooLarge
 from triton_renderer.protocol.base import Model, Wire, parse
 
-OFFLOAD_BYTES = 256 * 1024
-"""Work on more bytes than this goes to a thread: it would hold up the streams of others."""
-
 MAX_ID_LENGTH = 512
-
-Result = TypeVar("Result")
-Arguments = ParamSpec("Arguments")
+BODY_TIMEOUT_S = 60.0
+MAX_DEPTH = 100
+"""Lists and objects within each other. What the stages put around a body must still fit their parsers' limit of 255."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The body of a JSON request.
 
-    Raises BadBody for another content type, TooLarge as soon as more than `limit` bytes are announced or have come.
+    Raises BadBody for another content type, TooLarge as soon as more than `limit` bytes are announced or have come, and
+    BodyTimeout where it takes longer than BODY_TIMEOUT_S.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
@@ -34,20 +31,15 @@ async def read_body(request: Request, limit: int) -> bytes:
     if announced.isdecimal() and int(announced) > limit:
         raise too_large
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > limit:
-            raise too_large
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > limit:
+                    raise too_large
+    except TimeoutError as error:
+        raise BodyTimeout(f"the request body did not come within {BODY_TIMEOUT_S:g} s") from error
     return bytes(body)
-
-
-async def offload(
-    num_bytes: int, function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
-) -> Result:
-    """`function(*args)`, in a thread where it works on more than a few bytes."""
-    if num_bytes <= OFFLOAD_BYTES:
-        return function(*args, **kwargs)
-    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def load_object(body: bytes) -> dict[str, Any]:
@@ -58,7 +50,20 @@ def load_object(body: bytes) -> dict[str, Any]:
         raise BadBody(f"the body is not valid JSON: {error}") from error
     if not isinstance(document, dict):
         raise BadBody("the body must be a JSON object")
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _is_deeper(document, MAX_DEPTH):
+        raise BadBody(f"the body is nested more than {MAX_DEPTH} levels deep")
     return document
+
+
+def _is_deeper(document: Any, depth: int) -> bool:
+    """Something in `document` is inside more than `depth` lists and objects."""
+    level = [document]
+    for _ in range(depth):
+        level = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+        level = [node for node in level if isinstance(node, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def parse_as(model: type[Model], document: dict[str, Any]) -> Model:
@@ -69,10 +74,18 @@ def parse_as(model: type[Model], document: dict[str, Any]) -> Model:
         raise BadBody(error.message, error.param) from error
 
 
-def dump(document: Wire) -> bytes:
+def set_fields(body: Wire) -> dict[str, Any]:
+    """What a client set of the fields of `body`: unknown ones and defaults are not there. BadBody where nested too deeply."""
+    try:
+        return body.model_dump(exclude_unset=True)
+    except ValueError as error:
+        raise BadBody("the body is nested too deeply") from error
+
+
+def dump(document: Wire, *, exclude_unset: bool = False) -> bytes:
     """A document that carries parts of a client's body on, as JSON. Raises BadBody where those are nested too deeply."""
     try:
-        return document.model_dump_json().encode()
+        return document.model_dump_json(exclude_unset=exclude_unset).encode()
     except ValueError as error:
         raise BadBody("the body is nested too deeply") from error
 

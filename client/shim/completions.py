@@ -20,15 +20,18 @@ def merged_document(documents: Sequence[bytes]) -> bytes:
     return orjson.dumps(parsed[0] | {"choices": choices, "usage": _sum([document["usage"] for document in parsed])})
 
 
-async def merged_events(streams: Sequence[AsyncGenerator[bytes, None]]) -> AsyncGenerator[bytes, None]:
-    """The chunks of all streams as they come. Their closing usage chunks are held back and leave as one, at the end."""
+async def merged_events(streams: Sequence[AsyncGenerator[bytes, None]], limit: int) -> AsyncGenerator[bytes, None]:
+    """The chunks of all streams as they come, of which `limit` run at once.
+
+    Their closing usage chunks are held back and leave as one, at the end.
+    """
     if len(streams) == 1:
         async with aclosing(streams[0]):
             async for document in streams[0]:
                 yield document
         return
     usage_chunks: list[Document] = []
-    documents = interleaved(streams)
+    documents = interleaved(streams, limit)
     async with aclosing(documents):
         async for document in documents:
             chunk = orjson.loads(document)

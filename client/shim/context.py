@@ -9,11 +9,12 @@ from typing import Any
 from fastapi import Request
 from starlette.types import Receive
 
-from client.shim.health import StageMonitor
+from client.shim.health import IN_TURN, StageMonitor
 from client.shim.metrics import Metrics
 from client.shim.open_requests import OpenRequest, OpenRequests
 from client.shim.triton import STAGES_OF, DeadStage, Stages, Tensors
-from triton_renderer.errors import Forbidden, NotFound, RendererError
+from triton_renderer.errors import Forbidden, RendererError
+from triton_renderer.protocol.base import check_model_name
 from triton_renderer.settings import Settings
 from triton_renderer.tensors import RESPONSE
 
@@ -31,8 +32,7 @@ class Shim:
 
     def check_model(self, name: str | None) -> None:
         """Raises NotFound for another model than the served one. None and "" mean the served one."""
-        if name and name != self.settings.model_name:
-            raise NotFound(f"The model `{name}` does not exist.", "model")
+        check_model_name(name, self.settings.model_name)
 
     @asynccontextmanager
     async def opened(self, request: OpenRequest, receive: Receive) -> AsyncIterator[None]:
@@ -57,9 +57,11 @@ class Shim:
         with self.metrics.model_call(model):
             try:
                 stream = self.stages.stream(model, inputs, timeout_s=self.settings.request_timeout_s)
+                working = STAGES_OF[model]
                 async with aclosing(stream):
                     async for tensors in stream:
-                        self.monitor.worked(STAGES_OF[model])
+                        self.monitor.worked(working)
+                        working = STAGES_OF[model] - IN_TURN  # a later chunk says nothing of how these are now
                         yield tensors
             except DeadStage as error:
                 self.monitor.report(error.stage, error)

@@ -33,6 +33,13 @@ class Unauthorized(InvalidRequest):
     type = "AuthenticationError"
 
 
+class BodyTimeout(InvalidRequest):
+    """The body did not come in time; a connection that sends nothing must not be held for ever."""
+
+    status = 408
+    type = HTTPStatus.REQUEST_TIMEOUT.phrase
+
+
 def error_document(error: RendererError) -> bytes:
     """`{"error": {...}}` as a body, or as an event of a stream."""
     param = error.param and error.param[:LONGEST_TEXT]

@@ -4,8 +4,7 @@ Triton calls a model ready whose process is dead, and leaves the open streams of
 shim asks the stages themselves: each gets a small probe every second, and answers it as it answers a request.
 
     starting   has not answered yet                    no requests are taken
-    up         the newest probe was answered
-    slow       the newest probe is waiting             busy, for example with a large picture: still healthy
+    up         the newest probe was answered, or waits behind work: a large picture takes its time
     down       a probe failed, or waited too long      its open requests fail at once, no new ones are taken;
                                                        the stage is reloaded until it answers again
 
@@ -31,7 +30,7 @@ from triton_renderer.tensors import CHUNK, CONTEXT, ENCODED, MODELS, REQUEST, RE
 
 logger = logging.getLogger(__name__)
 
-State = Literal["starting", "up", "slow", "down"]
+State = Literal["starting", "up", "down"]
 
 PROBE = orjson.dumps({"op": "probe"})
 PROBE_TENSORS: dict[str, tuple[TensorSpec, TensorSpec]] = {
@@ -43,12 +42,12 @@ PROBE_TENSORS: dict[str, tuple[TensorSpec, TensorSpec]] = {
 """The control tensor that carries the probe to a stage, and the one that carries its answer."""
 
 PROBE_EVERY_S = 1.0
-SLOW_AFTER_S = 2.0
 DOWN_AFTER_S = 60.0
 LONGEST_RETRY_S = 30.0
 
-_IN_TURN = frozenset({"render", "encode"})
-"""Stages that answer a probe only in its turn."""
+IN_TURN = frozenset({"render", "encode"})
+"""Stages that take one request after the other: they answer a probe in its turn, and see nothing of a request any more when
+its first chunk has come."""
 
 
 async def probe(stages: Stages, stage: str, timeout_s: float) -> dict[str, Any]:
@@ -76,8 +75,7 @@ async def probe(stages: Stages, stage: str, timeout_s: float) -> dict[str, Any]:
 class _Watched:
     """One stage as the monitor sees it."""
 
-    state: Literal["starting", "up", "down"] = "starting"
-    probing_since: float | None = None
+    state: State = "starting"
     worked_at: float = -inf
     facts: dict[str, Any] | None = None
     task: asyncio.Task[None] | None = None
@@ -92,14 +90,12 @@ class StageMonitor:
         longest_request_s: float,
         *,
         probe_every_s: float = PROBE_EVERY_S,
-        slow_after_s: float = SLOW_AFTER_S,
         down_after_s: float = DOWN_AFTER_S,
         clock: Callable[[], float] = monotonic,
     ) -> None:
         self._stages = stages
         self._longest_request_s = longest_request_s
         self._probe_every_s = probe_every_s
-        self._slow_after_s = slow_after_s
         self._down_after_s = down_after_s
         self._clock = clock
         self._watched = {stage: _Watched() for stage in STAGES}
@@ -124,9 +120,7 @@ class StageMonitor:
 
     def state(self, stage: str) -> State:
         """The state of one stage, in the sense of this module's docstring."""
-        watched = self._watched[stage]
-        waiting_s = 0.0 if watched.probing_since is None else self._clock() - watched.probing_since
-        return "slow" if watched.state == "up" and waiting_s > self._slow_after_s else watched.state
+        return self._watched[stage].state
 
     def facts(self, stage: str) -> dict[str, Any]:
         """What the stage's newest answer says of it; empty before the first one."""
@@ -172,10 +166,10 @@ class StageMonitor:
     async def _probe(self, stage: str) -> RendererError | None:
         """Probes once. None where the stage is well."""
         watched = self._watched[stage]
-        watched.probing_since = since = self._clock()
+        since = self._clock()
         try:
             watched.facts = await probe(
-                self._stages, stage, self._longest_request_s if stage in _IN_TURN else self._down_after_s
+                self._stages, stage, self._longest_request_s if stage in IN_TURN else self._down_after_s
             )
         except QueueFull:
             return None  # its queue is full of work: busy, not broken
@@ -183,8 +177,6 @@ class StageMonitor:
             return None if watched.worked_at > since else error
         except RendererError as error:
             return error
-        finally:
-            watched.probing_since = None
         if watched.state != "up":
             watched.state = "up"
             logger.info("stage `%s` is up", stage)

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import time
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from fastapi import Request
 
-from client.shim.body import client_request_id, dump, load_object, new_id, offload, parse_as, read_body
+from client.shim.body import client_request_id, dump, load_object, new_id, parse_as, read_body, set_fields
+from client.shim.concurrency import offload
 from client.shim.context import Shim
 from client.shim.open_requests import OpenRequest
 from client.shim.triton import STAGES_OF, Tensors, document_tensor
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import InvalidRequest, TooLarge
 from triton_renderer.protocol.media import detach_media
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.stages import RenderJob
@@ -22,31 +23,44 @@ Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
 
 @dataclass(frozen=True)
 class Jobs(Generic[Body]):
-    """One client's request: its body as checked, and the inputs of render or of ensemble `chat`, one a prompt."""
+    """One client's request: its body as checked, and a job for each prompt.
+
+    The jobs' bodies hold what the client set of the known fields. Those of several prompts share all but the prompt.
+    """
 
     body: Body
     client_id: str
     external_id: str
-    ids: Sequence[str]
-    inputs: Sequence[Tensors]
+    jobs: Sequence[RenderJob]
+    media: Tensors
+    num_bytes: int
+    """Size of the client's request; a job's document is not much larger."""
 
     def opened_by(self, model: Literal["chat", "render"]) -> OpenRequest:
         """The request to keep open while `model` works on it."""
-        return OpenRequest(self.ids, self.external_id, self.client_id, STAGES_OF[model])
+        return OpenRequest([job.id for job in self.jobs], self.external_id, self.client_id, STAGES_OF[model])
+
+    async def inputs(self, job: RenderJob) -> Tensors:
+        """The inputs of render or of ensemble `chat` for one of the jobs: made when they are needed, not all at once."""
+        return {REQUEST.name: document_tensor(await offload(self.num_bytes, dump, job)), **self.media}
 
 
 async def read_chat(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[ChatCompletionRequest]:
     """The job of a chat request. Raises InvalidRequest for what does not fit."""
     raw = await read_body(request, shim.settings.max_request_bytes)
-    document, media, body = await offload(len(raw), _parse_chat, raw)
+    body, media = await offload(len(raw), _parse_chat, raw)
     shim.check_model(body.model)
     client_id = client_request_id(request, body.request_id)
     external_id = f"chatcmpl-{client_id}"
     job = RenderJob(
-        kind="chat", id=new_id(), external_id=external_id, body=document, created=int(time()), for_generate=for_generate
+        kind="chat",
+        id=new_id(),
+        external_id=external_id,
+        body=await offload(len(raw), set_fields, body),
+        created=int(time()),
+        for_generate=for_generate,
     )
-    inputs = await offload(len(raw), _inputs, job, media)
-    return Jobs(body, client_id, external_id, [job.id], [inputs])
+    return Jobs(body, client_id, external_id, [job], media, len(raw))
 
 
 async def read_completion(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[CompletionRequest]:
@@ -56,12 +70,18 @@ async def read_completion(request: Request, shim: Shim, *, for_generate: bool = 
     otherwise they end in one answer, and share its id.
     """
     raw = await read_body(request, shim.settings.max_request_bytes)
-    document, body = await offload(len(raw), _parse_completion, raw)
+    body = await offload(len(raw), _parse_completion, raw)
     shim.check_model(body.model)
     prompts = body.prompts
     if len(prompts) > shim.settings.max_waiting_requests:
         raise InvalidRequest(
             f"prompt has {len(prompts)} prompts, this server takes {shim.settings.max_waiting_requests} at once", "prompt"
+        )
+    others = body.model_copy(update={"prompt": ""})
+    shared = await offload(len(raw), set_fields, others)
+    if len(prompts) > 1:
+        _check_total(
+            len(prompts), len(await offload(len(raw), dump, others, exclude_unset=True)), shim.settings.max_request_bytes
         )
     client_id = client_request_id(request, body.request_id)
     external_id, created = f"cmpl-{client_id}", int(time())
@@ -70,28 +90,36 @@ async def read_completion(request: Request, shim: Shim, *, for_generate: bool = 
             kind="completion",
             id=new_id(),
             external_id=f"{external_id}-{index}" if for_generate and len(prompts) > 1 else external_id,
-            body=document | {"prompt": prompt},
+            body=shared | {"prompt": prompt},
             created=created,
             choice_offset=index * (body.n or 1),
             for_generate=for_generate,
         )
         for index, prompt in enumerate(prompts)
     ]
-    inputs = await offload(len(raw), lambda: [_inputs(job, []) for job in jobs])
-    return Jobs(body, client_id, external_id, [job.id for job in jobs], inputs)
+    return Jobs(body, client_id, external_id, jobs, _media([]), len(raw))
 
 
-def _parse_chat(raw: bytes) -> tuple[dict[str, Any], list[bytes], ChatCompletionRequest]:
+def _check_total(num_prompts: int, num_bytes: int, limit: int) -> None:
+    """`num_bytes` of other fields travel with each prompt. Raises TooLarge where that multiplies a request beyond `limit`."""
+    if num_prompts * num_bytes > limit:
+        raise TooLarge(
+            f"prompt: each of the {num_prompts} prompts is rendered with the request's other fields, {num_bytes} bytes, "
+            f"which together is more than the {limit} bytes that this server takes",
+            "prompt",
+        )
+
+
+def _parse_chat(raw: bytes) -> tuple[ChatCompletionRequest, Tensors]:
     document = load_object(raw)
     media = detach_media(document)
-    return document, media, parse_as(ChatCompletionRequest, document)
+    return parse_as(ChatCompletionRequest, document), _media(media)
 
 
-def _parse_completion(raw: bytes) -> tuple[dict[str, Any], CompletionRequest]:
-    document = load_object(raw)
-    return document, parse_as(CompletionRequest, document)
+def _parse_completion(raw: bytes) -> CompletionRequest:
+    return parse_as(CompletionRequest, load_object(raw))
 
 
-def _inputs(job: RenderJob, media: list[bytes]) -> Tensors:
+def _media(media: list[bytes]) -> Tensors:
     data, offsets = concatenate(media)
-    return {REQUEST.name: document_tensor(dump(job)), MEDIA.name: data, MEDIA_OFFSETS.name: offsets}
+    return {MEDIA.name: data, MEDIA_OFFSETS.name: offsets}

@@ -40,7 +40,7 @@ class Metrics:
             {
                 "version": __version__,
                 "model": settings.model_name,
-                "triton_metrics": f"http://{settings.host}:{settings.triton_metrics_port}/metrics",
+                "triton_metrics": f"http://{settings.triton_host}:{settings.triton_metrics_port}/metrics",
             }
         )
         self._requests = Counter(

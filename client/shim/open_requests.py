@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from client.shim.metrics import Metrics
 from client.shim.triton import Stages, document_tensor
-from triton_renderer.errors import Cancelled, RendererError, StageUnavailable
+from triton_renderer.errors import Cancelled, QueueFull, RendererError, StageUnavailable
 from triton_renderer.protocol.stages import AbortOperation
 from triton_renderer.tensors import CHUNK, CONTEXT
 
@@ -49,12 +49,13 @@ class OpenRequest:
 
 
 class OpenRequests:
-    """All open requests of one app."""
+    """All open requests of one app, `limit` at most."""
 
-    def __init__(self, stages: Stages, metrics: Metrics, timeout_s: float) -> None:
+    def __init__(self, stages: Stages, metrics: Metrics, timeout_s: float, limit: int) -> None:
         self._stages = stages
         self._metrics = metrics
         self._timeout_s = timeout_s
+        self._limit = limit
         self._open: set[OpenRequest] = set()
         self._aborts: set[asyncio.Task[None]] = set()
         self._can_abort = True
@@ -63,8 +64,10 @@ class OpenRequests:
     async def opened(self, request: OpenRequest, receive: Receive) -> AsyncIterator[None]:
         """Inside, `request` is open: the client's connection is watched, and an interruption arrives as its error.
 
-        Whatever ends the block early, the work behind the request is aborted.
+        Whatever ends the block early, the work behind the request is aborted. Raises QueueFull where too many are open.
         """
+        if len(self._open) >= self._limit:
+            raise QueueFull(f"{len(self._open)} requests are open, this server takes {self._limit}")
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a request is served by a task")
@@ -127,7 +130,8 @@ class OpenRequests:
         try:
             await self._send_abort(request.ids, remember=True)
         except RendererError as error:
-            logger.warning("%s could not be aborted: %s", request.external_id, error.message)
+            # The id holds what the client sent: quoted, it cannot pass for a line of its own.
+            logger.warning("%r could not be aborted: %s", request.external_id, error.message)
 
     async def _send_abort(self, ids: Sequence[str], *, remember: bool) -> None:
         """`remember`: an id of ours may still be in an earlier stage. A client's id may come again, and then is another."""

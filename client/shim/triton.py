@@ -1,7 +1,8 @@
 """The one place that talks to Triton: numpy tensors in, numpy tensors out, over gRPC.
 
 tritonclient's own asyncio client cannot ask for the empty final response that marks the end of a stream; so the gRPC
-stubs of that package are used directly.
+messages of that package are used directly. gRPC would turn them into bytes and back on the event loop, tens of megabytes of
+a picture at a time: the calls with tensors take and give bytes, and large ones are made and read in a thread.
 """
 
 import logging
@@ -15,8 +16,9 @@ import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
+from client.shim.concurrency import offload
 from triton_renderer.errors import Cancelled, RendererError, StageUnavailable, from_wire
-from triton_renderer.settings import Settings
+from triton_renderer.settings import Settings, reachable
 from triton_renderer.tensors import ENSEMBLES, MODELS, NUMPY_DTYPES, STAGES, TensorSpec
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,8 @@ STAGES_OF: dict[str, frozenset[str]] = {
 LIVE_TIMEOUT_S = 2.0
 RELOAD_TIMEOUT_S = 600.0
 """Loading a large model's weights takes minutes."""
+
+_SERVICE = "/inference.GRPCInferenceService"
 
 _CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -103,31 +107,33 @@ class TritonStages:
     """`Stages` over gRPC. Made inside the event loop that uses it."""
 
     def __init__(self, settings: Settings) -> None:
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.host, settings.host)
-        address = f"[{host}]" if ":" in host else host
-        self._channel = grpc.aio.insecure_channel(f"{address}:{settings.triton_grpc_port}", options=_CHANNEL_OPTIONS)
+        address = f"{reachable(settings.triton_host)}:{settings.triton_grpc_port}"
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._infer = self._channel.unary_unary(f"{_SERVICE}/ModelInfer")
+        self._stream_infer = self._channel.stream_stream(f"{_SERVICE}/ModelStreamInfer")
 
     async def call(
         self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[TensorSpec] | None = None
     ) -> Tensors:
         wanted = outputs or SPECS[model].outputs
+        request = await offload(_size(inputs), _infer_request, model, inputs, wanted)
         try:
-            response = await self._stub.ModelInfer(_infer_request(model, inputs, wanted), timeout=timeout_s)
+            response = await self._infer(request, timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
             raise _rpc_failure(model, error) from error
-        return _output_tensors(model, response, wanted)
+        return await offload(len(response), _output_tensors, model, response, wanted)
 
     async def stream(
         self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[TensorSpec] | None = None
     ) -> AsyncGenerator[Tensors, None]:
         wanted = outputs or SPECS[model].outputs
-        request = _infer_request(model, inputs, wanted)
-        request.parameters["triton_enable_empty_final_response"].bool_param = True
-        call = self._stub.ModelStreamInfer(_only(request), timeout=timeout_s)
+        request = await offload(_size(inputs), _infer_request, model, inputs, wanted, is_stream=True)
+        call = self._stream_infer(_only(request), timeout=timeout_s)
         ended = False
         try:
-            async for reply in call:
+            async for message in call:
+                reply = await offload(len(message), service_pb2.ModelStreamInferResponse.FromString, message)
                 if reply.error_message:
                     raise _failure(model, reply.error_message)
                 if ended:
@@ -137,7 +143,7 @@ class TritonStages:
                     "triton_final_response" in response.parameters and response.parameters["triton_final_response"].bool_param
                 )
                 if response.outputs or not ended:
-                    yield _output_tensors(model, response, wanted)
+                    yield await offload(len(message), _tensors_of, model, response, wanted)
         except grpc.aio.AioRpcError as error:
             raise _rpc_failure(model, error) from error
         finally:
@@ -168,13 +174,20 @@ class TritonStages:
         await self._channel.close()
 
 
-async def _only(request: Any) -> AsyncIterator[Any]:
+async def _only(request: bytes) -> AsyncIterator[bytes]:
     yield request
 
 
-def _infer_request(model: str, inputs: Tensors, outputs: Sequence[TensorSpec]) -> Any:
-    """`inputs` as a ModelInferRequest. Raises KeyError for a missing required input: a mistake of ours, not the client's."""
+def _size(tensors: Tensors) -> int:
+    """Bytes in all of `tensors`; those of documents are in their elements."""
+    return sum(sum(map(len, tensor)) if tensor.dtype == np.object_ else tensor.nbytes for tensor in tensors.values())
+
+
+def _infer_request(model: str, inputs: Tensors, outputs: Sequence[TensorSpec], is_stream: bool = False) -> bytes:
+    """A serialized ModelInferRequest. Raises KeyError for a missing required input: a mistake of ours, not the client's."""
     request = service_pb2.ModelInferRequest(model_name=model)
+    if is_stream:
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
     for spec in SPECS[model].inputs:
         if spec.optional and spec.name not in inputs:
             continue
@@ -183,7 +196,8 @@ def _infer_request(model: str, inputs: Tensors, outputs: Sequence[TensorSpec]) -
         request.raw_input_contents.append(_raw_content(tensor.astype(NUMPY_DTYPES[spec.dtype], copy=False)))
     for spec in outputs:
         request.outputs.add(name=spec.name)
-    return request
+    message: bytes = request.SerializeToString()
+    return message
 
 
 def _raw_content(tensor: Tensor) -> bytes:
@@ -193,7 +207,12 @@ def _raw_content(tensor: Tensor) -> bytes:
     return content
 
 
-def _output_tensors(model: str, response: Any, wanted: Sequence[TensorSpec]) -> dict[str, Tensor]:
+def _output_tensors(model: str, message: bytes, wanted: Sequence[TensorSpec]) -> dict[str, Tensor]:
+    """`_tensors_of` a serialized response."""
+    return _tensors_of(model, service_pb2.ModelInferResponse.FromString(message), wanted)
+
+
+def _tensors_of(model: str, response: Any, wanted: Sequence[TensorSpec]) -> dict[str, Tensor]:
     """The wanted tensors of a ModelInferResponse; RendererError where one is missing or is not what the contract says."""
     replies = {
         reply.name: (reply, content) for reply, content in zip(response.outputs, response.raw_output_contents, strict=False)

@@ -43,7 +43,8 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         name = args["model_name"]
-        print(f"{name} sees {os.environ.get('COLOUR')} and port {os.environ['SHIM_PORT']}", file=sys.stderr, flush=True)
+        names = ("COLOUR", "SHIM_PORT", "OMP_WAIT_POLICY", "API_KEY")
+        print(name, "sees", *(os.environ.get(name) for name in names), file=sys.stderr, flush=True)
         if os.environ.get("RAISE") == name:
             raise ValueError("these weights are not here")
         if os.environ.get("DIE") == name:
@@ -118,7 +119,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
 
 
 def test_every_model_is_ready_when_the_server_is_entered(start: Callable[..., TritonServer]) -> None:
-    with start(COLOUR="red") as server:
+    with start(COLOUR="red", OMP_WAIT_POLICY="PASSIVE", API_KEY="secret") as server:
         pids = server.stub_pids()
         assert pids.keys() == {"first", "second"}
         for name, pid in pids.items():
@@ -128,7 +129,7 @@ def test_every_model_is_ready_when_the_server_is_entered(start: Callable[..., Tr
         seen: list[int] = []
         with count(server, "first", 3, seen):
             wait_until(lambda: seen == [0, 1, 2])
-        assert f"first sees red and port {server.settings.shim_port}" in server.log.read_text()
+        assert f"first sees red {server.settings.shim_port} PASSIVE None" in server.log.read_text()
         began = time.monotonic()
     assert time.monotonic() - began < STOP_S
 

@@ -9,7 +9,7 @@ from triton_renderer.derender import one_shot
 from triton_renderer.derender.answer import Answer
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.open_requests import OpenRequests
-from triton_renderer.errors import RendererError
+from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.protocol.derender import DerenderChatRequest
 from triton_renderer.protocol.stages import GeneratedChunk
 from triton_renderer.settings import Settings
@@ -66,7 +66,7 @@ class Derenderer:
 
     def _open(self, chunk: GeneratedChunk) -> Answer:
         if chunk.derender is None:
-            raise RendererError(f"the first chunk of request {chunk.id} has no derender context")
+            raise InvalidRequest("a job with for_generate is for the model `render` alone, it has no text form", "for_generate")
         if self._open_requests.get(chunk.id) is not None:
             raise RendererError(f"the first chunk of request {chunk.id} came twice")
         answer = Answer(self._model, chunk.derender)

@@ -4,13 +4,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
-from transformers import GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from triton_renderer import checkpoint
 from triton_renderer.derender.parsers import REASONING_PARSERS, TOOL_PARSERS
 from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
 from triton_renderer.settings import Settings
-from triton_renderer.text.tokenizer import load_tokenizer
+from triton_renderer.text.reasoning import ReasoningMarks
+from triton_renderer.text.tokenizer import eos_token_ids, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class OutputModel:
     """Ids from here on do not exist; the tokenizer may know fewer."""
     max_model_len: int
     eos_token_ids: frozenset[int]
+    reasoning_marks: ReasoningMarks | None
     reasoning_parser: type[ReasoningParser] | None
     tool_parser: type[ToolParser] | None
 
@@ -36,7 +38,8 @@ class OutputModel:
             tokenizer=tokenizer,
             vocab_size=max(config.get_text_config().vocab_size, len(tokenizer)),
             max_model_len=checkpoint.context_length(config, settings),
-            eos_token_ids=_eos_token_ids(settings.model, config, tokenizer),
+            eos_token_ids=eos_token_ids(settings.model, config, tokenizer),
+            reasoning_marks=ReasoningMarks.load(settings.reasoning_parser_name, tokenizer),
             reasoning_parser=REASONING_PARSERS[settings.reasoning_parser_name] if settings.reasoning_parser_name else None,
             tool_parser=TOOL_PARSERS[settings.tool_parser_name] if settings.tool_parser_name else None,
         )
@@ -49,14 +52,8 @@ class OutputModel:
         return frozenset(token_id for token_id in ids if token_id is not None)
 
     def leaves_reasoning_open(self, prompt_token_ids: list[int]) -> bool:
-        """The prompt ends within a reasoning block. Only what stands behind the last turn boundary counts."""
-        parser = self.reasoning_parser
-        if parser is None:
-            return False
-        boundaries = {self.tokenizer.backend_tokenizer.token_to_id(token) for token in parser.turn_boundaries}
-        start = next((i + 1 for i in reversed(range(len(prompt_token_ids))) if prompt_token_ids[i] in boundaries), 0)
-        turn = self._text(prompt_token_ids[start:])
-        return turn.rfind(parser.opening) > turn.rfind(parser.closing)
+        """The prompt ends within a reasoning block: by the rule that render goes by."""
+        return self.reasoning_marks is not None and self.reasoning_marks.state(prompt_token_ids) == "open"
 
     def closes_reasoning_unopened(self, token_ids: list[int]) -> bool:
         """The output ends a reasoning block that it has not begun: so the prompt, which is not known, began it."""
@@ -69,14 +66,3 @@ class OutputModel:
     def _text(self, token_ids: list[int]) -> str:
         text: str = self.tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=False)
         return text
-
-
-def _eos_token_ids(model: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
-    """The tokens at which generation ends by itself: of the generation config and of the tokenizer."""
-    try:
-        generation_config = GenerationConfig.from_pretrained(model)
-    except OSError:  # it is optional
-        generation_config = GenerationConfig.from_model_config(config)
-    eos = generation_config.eos_token_id
-    listed = eos if isinstance(eos, list) else [eos]
-    return frozenset(token_id for token_id in [*listed, tokenizer.eos_token_id] if token_id is not None)

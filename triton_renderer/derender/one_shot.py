@@ -4,24 +4,23 @@ import time
 from typing import cast, get_args
 
 from triton_renderer.derender.model import OutputModel
-from triton_renderer.errors import InvalidRequest, NotFound
+from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.base import check_model_name
 from triton_renderer.protocol.derender import MAX_CHOICES, DerenderChatRequest
 from triton_renderer.protocol.generate import GenerateChoice, GenerateLogprobs, GenerateResponse
 from triton_renderer.protocol.openai import ChatCompletionRequest
 from triton_renderer.protocol.stages import ChunkChoice, DerenderContext, FinishReason, GeneratedChunk
+from triton_renderer.text.detokenizer import PROMPT_TAIL
 
 MAX_TOP_LOGPROBS = 21
 """Candidates of one token: the sampled one and the 20 that can be asked for."""
-PROMPT_TAIL = 16
-"""Prompt tokens that seed the detokenizer."""
 
 FINISH_REASONS: tuple[str, ...] = get_args(FinishReason)
 
 
 def check(request: DerenderChatRequest, model: OutputModel) -> None:
     """Raises InvalidRequest, or NotFound for another model's name, before anything is decoded."""
-    if request.model and request.model != model.name:
-        raise NotFound(f"The model `{request.model}` does not exist. Valid aliases: {model.name}.", "model")
+    check_model_name(request.model, model.name)
     if request.chat_request is None and (model.reasoning_parser or model.tool_parser):
         raise InvalidRequest(
             "chat_request is required: a reasoning or tool call parser is configured, and it needs to know what was asked for",
@@ -86,11 +85,8 @@ def _context(request: DerenderChatRequest, model: OutputModel) -> DerenderContex
 
 
 def _asked_for(asked: ChatCompletionRequest) -> dict[str, object]:
-    choice = asked.effective_tool_choice
     return {
-        "tool_choice": choice if isinstance(choice, str) else "named",
-        "tool_name": None if isinstance(choice, str) else choice.function.name,
-        "parallel_tool_calls": asked.parallel_tool_calls is not False,
+        **asked.tool_choice_fields,
         "include_reasoning": asked.include_reasoning,
         "stop": asked.stop,
         "stop_token_ids": asked.stop_token_ids,

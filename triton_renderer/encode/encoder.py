@@ -47,7 +47,7 @@ class Encoder:
         self._pixel_format = pixel_format
         self._parameters = inspect.signature(model.get_image_features).parameters.keys() - {"kwargs"}
         self._fingerprint = checkpoint.fingerprint(model.config, model.dtype)
-        self._peer = {"peer_host": settings.host, "peer_port": settings.triton_grpc_port}
+        self._peer = {"peer_host": settings.triton_host, "peer_port": settings.triton_grpc_port}
 
     @classmethod
     def load(cls, settings: Settings) -> "Encoder | TextOnlyEncoder":

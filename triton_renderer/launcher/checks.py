@@ -16,7 +16,14 @@ from triton_renderer.tensors import STAGES
 SHM = Path("/dev/shm")
 SHM_REGION_BYTES = 2**20
 """What the Python backend takes for each stage at start; it grows with the payloads."""
-PORTS = ("shim_port", "triton_http_port", "triton_grpc_port", "triton_metrics_port")
+HOST_OF = {
+    "shim_port": "host",
+    "triton_http_port": "triton_host",
+    "triton_grpc_port": "triton_host",
+    "triton_metrics_port": "triton_host",
+}
+"""For each setting that is a port, the one that is its address."""
+PORTS = tuple(HOST_OF)
 HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -43,29 +50,31 @@ def check_model(model: str) -> None:
 
 
 def check_ports(settings: Settings) -> None:
-    """Raises SettingsError where two ports are the same or HOST is no address of this machine, LaunchError for a port in use."""
+    """Raises SettingsError where two ports are the same or a host is no address of this machine, LaunchError for a port in use."""
     ports: dict[str, int] = {name: getattr(settings, name) for name in PORTS}
     for one, other in combinations(ports, 2):
         if ports[one] == ports[other]:
             raise SettingsError(f"{one.upper()} and {other.upper()} are both {ports[one]}: each needs a port of its own")
-    try:
-        address = socket.gethostbyname(settings.host)
-    except OSError as error:
-        raise SettingsError(f"HOST={settings.host!r}: not an IPv4 address or a host name ({error.strerror})") from error
     for name, port in ports.items():
-        try:
-            _bind(address, port)
-        except OSError as error:
-            setting = f"{name.upper()}={port}"
-            match error.errno:
-                case errno.EADDRINUSE:
-                    raise LaunchError(
-                        f"{setting}: the port is in use on {settings.host}; stop its user or set another"
-                    ) from error
-                case errno.EADDRNOTAVAIL:
-                    raise SettingsError(f"HOST={settings.host!r}: this machine has no such address") from error
-                case _:
-                    raise LaunchError(f"{setting}: cannot listen on {settings.host}: {error.strerror}") from error
+        _check_port(name, port, HOST_OF[name], getattr(settings, HOST_OF[name]))
+
+
+def _check_port(name: str, port: int, host_name: str, host: str) -> None:
+    try:
+        address = socket.gethostbyname(host)
+    except OSError as error:
+        raise SettingsError(f"{host_name.upper()}={host!r}: not an IPv4 address or a host name ({error.strerror})") from error
+    try:
+        _bind(address, port)
+    except OSError as error:
+        setting = f"{name.upper()}={port}"
+        match error.errno:
+            case errno.EADDRINUSE:
+                raise LaunchError(f"{setting}: the port is in use on {host}; stop its user or set another") from error
+            case errno.EADDRNOTAVAIL:
+                raise SettingsError(f"{host_name.upper()}={host!r}: this machine has no such address") from error
+            case _:
+                raise LaunchError(f"{setting}: cannot listen on {host}: {error.strerror}") from error
 
 
 def _bind(address: str, port: int) -> None:

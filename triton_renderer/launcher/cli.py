@@ -15,7 +15,7 @@ from triton_renderer.launcher.describe import describe, table
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.example import example_curl
 from triton_renderer.launcher.processes import StopSignal
-from triton_renderer.launcher.runtime import MODEL_REPOSITORY, install_perf_analyzer, install_runtime
+from triton_renderer.launcher.runtime import DEFAULTS, MODEL_REPOSITORY, install_perf_analyzer, install_runtime
 from triton_renderer.launcher.supervisor import POLL_S, Stopped, say, serve
 from triton_renderer.settings import Settings, SettingsError, load_settings
 
@@ -117,6 +117,7 @@ def _triton_command(options: argparse.Namespace) -> int:
     variables = {name: value for name, value in settings.environment().items() if name.lower() in settings.model_fields_set}
     variables.pop("API_KEY", None)  # only the shim asks for it
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    assignments += [f'{name}="${{{name}:-{value}}}"' for name, value in DEFAULTS.items()]
     for name, folders in runtime.search_paths().items():
         assignments.append(f'{name}={shlex.quote(":".join(map(str, folders)))}"${{{name}:+:${name}}}"')
     program, *flags = runtime.command(settings, _shown(MODEL_REPOSITORY))

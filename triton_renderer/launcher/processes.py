@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,15 +39,35 @@ def marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def kill_marked(mark: str) -> None:
-    """Kills every process with `mark`, and those that they start meanwhile, then removes their shared-memory regions."""
-    deadline = time.monotonic() + KILL_TIMEOUT_S
-    while (processes := marked(mark)) and time.monotonic() < deadline:
+class Deadline:
+    """The time that several stops have together. It runs from the first question about it."""
+
+    def __init__(self, total_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._total_s = total_s
+        self._clock = clock
+        self._end: float | None = None
+
+    def left(self, wanted_s: float) -> float:
+        """Seconds that may still be spent, at most `wanted_s`."""
+        if self._end is None:
+            self._end = self._clock() + self._total_s
+        return max(0.0, min(wanted_s, self._end - self._clock()))
+
+
+def kill_marked(mark: str, timeout_s: float = KILL_TIMEOUT_S) -> None:
+    """Kills every process with `mark`, and those that they start meanwhile, then removes their shared-memory regions.
+
+    Whatever `timeout_s` is, each that is there now is killed; it bounds the wait for their ends.
+    """
+    deadline = time.monotonic() + timeout_s
+    while processes := marked(mark):
         for process in processes:
             try:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
+        if time.monotonic() >= deadline:
+            break
         time.sleep(0.02)
     for region in SHM.glob(f"{mark}*"):
         region.unlink(missing_ok=True)
@@ -84,14 +104,14 @@ class Child:
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], environment: Mapping[str, str], mark: str, log: Path) -> "Child":
-        """Starts `command` with `environment` added to this process's own; what it prints becomes the file `log`.
+        """Starts `command` in `environment`, which nothing but the mark is added to; its output becomes the file `log`.
 
         Straight into the file, not through a pipe of ours: the child must never wait for its parent.
         """
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
-                env={**os.environ, **environment, MARK: mark},
+                env={**environment, MARK: mark},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -17,6 +17,12 @@ from triton_renderer.settings import Settings
 MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 LOAD_TIMEOUT_S = 3600
 """How long one stage may load; one that dies is noticed at once."""
+DEFAULTS = {
+    # Between two parallel regions OpenMP's threads spin by default. The stages are four processes with threads each: where
+    # another process takes one of two cores, spinning threads wait for one that has no core, and decoding is 50 times slower.
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+"""Variables of the stages that hold unless the user's own environment sets them."""
 
 TRITON = Wheel(
     requirement="nvidia-pytriton==0.7.0",
@@ -49,8 +55,8 @@ class Runtime:
     root: Path
 
     def command(self, settings: Settings, repository: Path) -> list[str]:
-        """The command line that serves `repository` on the host and ports of `settings`."""
-        address = socket.gethostbyname(settings.host)  # Triton's HTTP endpoint takes no names
+        """The command line that serves `repository` on Triton's host and ports of `settings`."""
+        address = socket.gethostbyname(settings.triton_host)  # Triton's HTTP endpoint takes no names
         return [
             str(self.root / "bin" / "tritonserver"),
             f"--model-repository={repository}",
@@ -76,8 +82,9 @@ class Runtime:
         return {"LD_LIBRARY_PATH": [libpython().parent, self.root / "lib"], "PATH": [Path(sys.executable).parent]}
 
     def environment(self) -> dict[str, str]:
-        """`search_paths` as variables, with what this process's own hold behind them."""
-        return _extended(self.search_paths())
+        """`DEFAULTS`, and `search_paths` as variables, with what this process's own hold behind them."""
+        chosen = {name: os.environ.get(name) or value for name, value in DEFAULTS.items()}
+        return chosen | _extended(self.search_paths())
 
 
 @dataclass(frozen=True)

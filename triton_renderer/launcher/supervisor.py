@@ -9,6 +9,7 @@ Both are entered when everything is ready, else they raise LaunchError; both lea
 `load_settings(**free_ports())` gives settings under which several servers run beside each other.
 """
 
+import os
 import socket
 import sys
 import time
@@ -25,9 +26,9 @@ import psutil
 from triton_renderer.launcher.checks import PORTS
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.logs import LogFollower, failed_model, interesting, loaded_model
-from triton_renderer.launcher.processes import Child, StopSignal, kill_marked, marked, new_mark
+from triton_renderer.launcher.processes import KILL_TIMEOUT_S, Child, Deadline, StopSignal, kill_marked, marked, new_mark
 from triton_renderer.launcher.runtime import MODEL_REPOSITORY, install_runtime
-from triton_renderer.settings import Settings
+from triton_renderer.settings import Settings, reachable
 
 POLL_S = 0.1
 STILL_WAITING_S = 10.0
@@ -35,6 +36,9 @@ STARTING_GRACE_S = 1.0
 PROBE_TIMEOUT_S = 5.0
 TRITON_EXIT_TIMEOUT_S = 3
 """How long tritonserver waits for its stages when it ends. With a dead one it always waits so long."""
+STOP_S = 13.0
+"""How long the shim and Triton together may take to end: whoever stops the launcher, a container's runtime or a test, kills
+it some time after its signal, and nothing would be left to clean up."""
 
 Say = Callable[[str], None]
 
@@ -57,9 +61,9 @@ def free_ports() -> dict[str, int]:
         return {name: probe.getsockname()[1] for name, probe in sockets.items()}
 
 
-def base_url(settings: Settings, port: int) -> str:
-    """How a process on this machine reaches `port`."""
-    return f"http://{'127.0.0.1' if settings.host == '0.0.0.0' else settings.host}:{port}"
+def base_url(host: str, port: int) -> str:
+    """How a process on this machine reaches `port` of a server that listens on `host`."""
+    return f"http://{reachable(host)}:{port}"
 
 
 class _Server(ABC):
@@ -68,6 +72,8 @@ class _Server(ABC):
     name: str
     grace_s: float
     """How long the process may take to end."""
+    withheld: frozenset[str] = frozenset()
+    """Variables that the process does not get."""
 
     def __init__(
         self,
@@ -76,13 +82,18 @@ class _Server(ABC):
         *,
         environment: Mapping[str, str] | None = None,
         signals: StopSignal | None = None,
+        deadline: Deadline | None = None,
         say: Say = say,
     ) -> None:
-        """`environment` is added to `settings` and to this process's own. The log is `log_dir`/<name>.log."""
+        """`environment` is added to `settings` and to this process's own. The log is `log_dir`/<name>.log.
+
+        `deadline` is for the end, and may be shared with other servers that end before or after.
+        """
         self.settings = settings
         self.log = log_dir / f"{self.name}.log"
         self._environment = environment or {}
         self._signals = signals or StopSignal()
+        self._deadline = deadline or Deadline(STOP_S)
         self._say = say
         self._mark = new_mark()
         self._child: Child | None = None
@@ -127,8 +138,13 @@ class _Server(ABC):
 
     def _start(self) -> None:
         command = self._command()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = {**self.settings.environment(), **self._environment}
+        try:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LaunchError(f"the folder for logs cannot be made: {error}") from error
+        environment = {**os.environ, **self.settings.environment(), **self._environment}
+        for name in self.withheld:
+            environment.pop(name, None)
         self._child = Child.start(self.name, command, environment, self._mark, self.log)
         self._follower = LogFollower(self.log, self._read)
         self._follower.start()
@@ -150,8 +166,8 @@ class _Server(ABC):
     def _stop(self) -> None:
         if self._child:
             self._stopping = self._child.ended is None
-            self._child.stop(self.grace_s if self._ready else STARTING_GRACE_S, self._signals)
-        kill_marked(self._mark)
+            self._child.stop(self._deadline.left(self.grace_s if self._ready else STARTING_GRACE_S), self._signals)
+        kill_marked(self._mark, self._deadline.left(KILL_TIMEOUT_S))
         if self._follower:
             self._follower.finish()
 
@@ -161,6 +177,7 @@ class TritonServer(_Server):
 
     name = "triton"
     grace_s = TRITON_EXIT_TIMEOUT_S + 3.0
+    withheld = frozenset({"API_KEY"})  # only the shim asks for it, and code of a model runs here
 
     def __init__(
         self,
@@ -170,6 +187,7 @@ class TritonServer(_Server):
         repository: Path = MODEL_REPOSITORY,
         environment: Mapping[str, str] | None = None,
         signals: StopSignal | None = None,
+        deadline: Deadline | None = None,
         say: Say = say,
     ) -> None:
         """`environment` is added to that of the stages, which holds `settings` already. The log is `log_dir`/triton.log."""
@@ -179,18 +197,23 @@ class TritonServer(_Server):
         self._failed: tuple[str, str] | None = None
         self._since = time.monotonic()
         super().__init__(
-            settings, log_dir, environment={**self._runtime.environment(), **(environment or {})}, signals=signals, say=say
+            settings,
+            log_dir,
+            environment={**self._runtime.environment(), **(environment or {})},
+            signals=signals,
+            deadline=deadline,
+            say=say,
         )
 
     @property
     def http_url(self) -> str:
         """Base URL of Triton's HTTP endpoint."""
-        return base_url(self.settings, self.settings.triton_http_port)
+        return base_url(self.settings.triton_host, self.settings.triton_http_port)
 
     @property
     def grpc_url(self) -> str:
         """`host:port` of Triton's gRPC endpoint, as tritonclient wants it."""
-        return base_url(self.settings, self.settings.triton_grpc_port).removeprefix("http://")
+        return base_url(self.settings.triton_host, self.settings.triton_grpc_port).removeprefix("http://")
 
     def stub_pids(self) -> dict[str, int]:
         """The living process of each Python model, by the model's name; of several the newest."""
@@ -246,7 +269,7 @@ class Shim(_Server):
     @property
     def url(self) -> str:
         """Base URL of the OpenAI and renderer API."""
-        return base_url(self.settings, self.settings.shim_port)
+        return base_url(self.settings.host, self.settings.shim_port)
 
     def _command(self) -> list[str]:
         return [sys.executable, "-m", "client.shim"]
@@ -303,12 +326,15 @@ def serve(
     signals: StopSignal | None = None,
     say: Say = say,
 ) -> Iterator[Stack]:
-    """Triton with the shim in front. `environment` is added to that of both.
+    """Triton with the shim in front. `environment` is added to that of both. They end within `STOP_S` seconds.
 
     Raises LaunchError where one of them does not come up, Stopped where `signals` came before.
     """
+    deadline = Deadline(STOP_S)
     with (
-        TritonServer(settings, log_dir, repository=repository, environment=environment, signals=signals, say=say) as triton,
-        Shim(settings, log_dir, environment=environment, signals=signals, say=say) as shim,
+        TritonServer(
+            settings, log_dir, repository=repository, environment=environment, signals=signals, deadline=deadline, say=say
+        ) as triton,
+        Shim(settings, log_dir, environment=environment, signals=signals, deadline=deadline, say=say) as shim,
     ):
         yield Stack(triton, shim)

@@ -17,14 +17,13 @@ from triton_renderer.prefill_decode.sequence import MultimodalInputs, Request, S
 from triton_renderer.prefill_decode.stopping import StopChecker
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, RequestContext
 from triton_renderer.settings import Settings
-from triton_renderer.text.tokenizer import load_tokenizer
+from triton_renderer.text.detokenizer import PROMPT_TAIL
+from triton_renderer.text.tokenizer import eos_token_ids, load_tokenizer
 
 log = logging.getLogger(__name__)
 
 MAX_PREFILL_TOKENS = 2048
 """Prompt tokens of one step."""
-PROMPT_TAIL = 8
-"""Prompt tokens that seed the detokenizer."""
 
 _EMBEDDING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _UNSUPPORTED = ("structured_outputs", "bad_words", "prompt_logprobs")
@@ -38,9 +37,7 @@ class PrefillDecode:
         self._request_timeout_s = settings.request_timeout_s
         self._tokenizer = load_tokenizer(settings.model)
         self.max_model_len = checkpoint.context_length(runner.config, settings)
-        eos = runner.model.generation_config.eos_token_id if runner.model.generation_config else None
-        listed = eos if isinstance(eos, list) else [eos]
-        self._eos_token_ids = {token for token in [*listed, self._tokenizer.eos_token_id] if token is not None}
+        self._eos_token_ids = eos_token_ids(settings.model, runner.config, self._tokenizer)
         self.engine = Engine(
             runner, Scheduler(settings.max_running_requests, settings.max_waiting_requests, MAX_PREFILL_TOKENS)
         )
@@ -130,7 +127,7 @@ class PrefillDecode:
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token_id in getattr(params, name) or ():
                 self._check_token(token_id, f"sampling_params.{name}")
-        ending = set(params.stop_token_ids) | (set() if params.ignore_eos else self._eos_token_ids)
+        ending = set(params.stop_token_ids) | (frozenset() if params.ignore_eos else self._eos_token_ids)
         if params.min_tokens and params.allowed_token_ids and ending.issuperset(params.allowed_token_ids):
             where = "sampling_params.allowed_token_ids"
             raise InvalidRequest(f"{where}: all of them end the output, and before min_tokens none may", where)

@@ -1,6 +1,6 @@
 """What the derender routes take."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -20,6 +20,3 @@ class DerenderChatRequest(Wire):
     prompt_tokens: Annotated[int, Field(ge=0)] | None = None
     prompt_token_ids: list[TokenId] | None = None
     chat_request: ChatCompletionRequest | None = None
-
-
-JsonObject = dict[str, Any]

@@ -56,21 +56,6 @@ class _SamplingFields(Wire):
         return self.mm_payload != "none" if self.mm_payload else self.return_mm_kwargs is not False
 
 
-class FunctionCall(Wire):
-    """A call of a tool as the model wrote it. `arguments` is JSON text, valid where the model's was."""
-
-    name: str
-    arguments: str
-
-
-class ToolCall(Wire):
-    """One tool call of an assistant message."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: FunctionCall
-
-
 class ChatMessage(Wire):
     """One message of the conversation. Fields that the template knows and we do not are kept for it."""
 
@@ -136,6 +121,17 @@ class ChatCompletionRequest(_SamplingFields):
     def effective_tool_choice(self) -> Literal["none", "auto", "required"] | NamedToolChoice:
         """OpenAI's rule: auto where tools are given, none where not."""
         return self.tool_choice or ("auto" if self.tools else "none")
+
+    @property
+    def tool_choice_fields(self) -> dict[str, Any]:
+        """The fields of a DerenderContext that say which tools may be called."""
+        choice = self.effective_tool_choice
+        named = choice if isinstance(choice, NamedToolChoice) else None
+        return {
+            "tool_choice": "named" if named else choice,
+            "tool_name": named.function.name if named else None,
+            "parallel_tool_calls": self.parallel_tool_calls is not False,
+        }
 
 
 Prompt = str | Annotated[list[TokenId], Field(min_length=1)]

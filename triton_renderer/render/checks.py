@@ -1,16 +1,10 @@
 """Rules on a request that its fields alone decide, as the reference has them."""
 
-from triton_renderer.errors import InvalidRequest, NotFound
+from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice
 
 MAX_CACHE_SALT_LENGTH = 128
 _NOT_IN_CACHE_SALT = "@/\\\0"
-
-
-def check_model(request: ChatCompletionRequest | CompletionRequest, model_name: str) -> None:
-    """Raises NotFound where the request is for another model; none or an empty name means this one."""
-    if request.model and request.model != model_name:
-        raise NotFound(f"The model `{request.model}` does not exist.", "model")
 
 
 def check_request(request: ChatCompletionRequest | CompletionRequest) -> None:
@@ -43,6 +37,33 @@ def check_chat(request: ChatCompletionRequest, tool_parser: str | None) -> None:
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequest("top_logprobs: only with logprobs: true", "top_logprobs")
     _check_tools(request, tool_parser)
+
+
+def check_coupled(request: ChatCompletionRequest | CompletionRequest) -> None:
+    """What this server's own prefill_decode cannot do, by the client's names and before there is any work done.
+
+    A rendered request may ask for it: it can be posted to a server that does it. Raises InvalidRequest.
+    """
+    if isinstance(request, ChatCompletionRequest):
+        wants_logprobs = request.logprobs
+        if request.effective_tool_choice not in ("none", "auto"):
+            raise _not_supported("tool_choice", "`required` and a named tool")
+    else:
+        wants_logprobs = request.logprobs is not None
+    if request.response_format is not None and request.response_format.get("type") != "text":
+        raise _not_supported("response_format", "any type but text")
+    if request.structured_outputs is not None:
+        raise _not_supported("structured_outputs", "constrained output")
+    if request.bad_words:
+        raise _not_supported("bad_words", "forbidding words")
+    if request.prompt_logprobs is not None:
+        raise _not_supported("prompt_logprobs", "logprobs of the prompt")
+    if request.echo and wants_logprobs:
+        raise _not_supported("echo", "echo with logprobs")
+
+
+def _not_supported(name: str, what: str) -> InvalidRequest:
+    return InvalidRequest(f"{name}: {what} is not supported by this server yet", name)
 
 
 def _check_tools(request: ChatCompletionRequest, tool_parser: str | None) -> None:

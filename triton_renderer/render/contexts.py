@@ -3,14 +3,12 @@
 import time
 from typing import Any
 
-from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice, Tool
+from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, Tool
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import DerenderContext, FeatureItem, RenderJob, RequestContext
 from triton_renderer.render.messages import TemplateMessage, text_of
 from triton_renderer.render.prompt import Prompt
-
-PROMPT_TAIL = 8
-"""Prompt tokens that seed the detokenizer of derender."""
+from triton_renderer.text.detokenizer import PROMPT_TAIL
 
 Request = ChatCompletionRequest | CompletionRequest
 
@@ -76,17 +74,6 @@ def derender_context(
         prompt_token_ids=prompt.token_ids.tolist() if request.return_token_ids else None,
         **of_the_route,
     )
-
-
-def tool_choice_fields(request: ChatCompletionRequest) -> dict[str, Any]:
-    """The fields of DerenderContext that say which tools may be called."""
-    choice = request.effective_tool_choice
-    named = choice if isinstance(choice, NamedToolChoice) else None
-    return {
-        "tool_choice": "named" if named else choice,
-        "tool_name": named.function.name if named else None,
-        "parallel_tool_calls": request.parallel_tool_calls is not False,
-    }
 
 
 def tools_for_template(tools: list[Tool] | None) -> list[dict[str, Any]] | None:

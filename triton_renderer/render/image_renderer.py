@@ -1,6 +1,7 @@
 """A request's pictures, from where their bytes are to encoder inputs and placeholder tokens; each is done once."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import blake3
 from PIL import Image
@@ -18,8 +19,22 @@ from triton_renderer.render.tokenizer import PromptTokenizer
 from triton_renderer.settings import Settings
 from triton_renderer.wire import encode_item, metadata_of
 
-TOTAL_PIXELS = 4
+TOTAL_PIXELS = 2
 """All pictures of a request may have this many times the pixels that one may have."""
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a picture comes from: the cache, or a file whose header is read. `key` is the digest of the file."""
+
+    image: RenderedImage | None
+    key: bytes = b""
+    header: Image.Image | None = None
+
+    @property
+    def pixels(self) -> int:
+        """How many will be decoded."""
+        return self.header.width * self.header.height if self.header else 0
 
 
 class ImageRenderer:
@@ -49,31 +64,41 @@ class ImageRenderer:
             raise InvalidRequest(f"messages: {len(parts)} pictures are more than the limit of {self._max_images}", "messages")
         media = RequestMedia(attached, self._fetcher)
         pixels_left = self._max_pixels * TOTAL_PIXELS
-        rendered = []
+        sources = []
+        # All headers before the first pixel: a request that is too large altogether costs next to nothing.
         for part in parts:
             with blamed_on(part.param):
-                image, pixels = self._render(part, media, pixels_left)
-            pixels_left -= pixels
-            rendered.append(image)
+                source = self._open(part, media)
+                pixels_left -= source.pixels
+                if pixels_left < 0:
+                    raise BadMedia(f"the request's pictures have more than {self._max_pixels * TOTAL_PIXELS} pixels together")
+            sources.append(source)
+        rendered = []
+        for part, source in zip(parts, sources, strict=True):
+            with blamed_on(part.param):
+                rendered.append(self._render(part, source))
         return rendered
 
-    def _render(self, part: ImagePart, media: RequestMedia, pixels_left: int) -> tuple[RenderedImage, int]:
-        """The picture, and how many pixels were decoded for it."""
+    def _open(self, part: ImagePart, media: RequestMedia) -> "_Source":
+        """Finds the picture in the cache, or reads its header."""
         if part.url is None:
-            return self._known(str(part.uuid)), 0
+            return _Source(self._known(str(part.uuid)))
         data = media.read(part.url)
-        source = blake3.blake3(self._seed).update(data).digest()
-        image, pixels = self._cache.by_source(source), 0
+        key = blake3.blake3(self._seed).update(data).digest()
+        image = self._cache.by_source(key)
+        return _Source(image, key, None if image else read_header(data, self._max_pixels))
+
+    def _render(self, part: ImagePart, source: "_Source") -> RenderedImage:
+        # The same file may stand in the request twice: the first time has put it into the cache.
+        image = source.image or self._cache.by_source(source.key)
+        if image is None and source.header is not None:
+            image = self._render_pixels(decode(source.header))
+            self._cache.add(source.key, image)
         if image is None:
-            header = read_header(data, self._max_pixels)
-            pixels = header.width * header.height
-            if pixels > pixels_left:
-                raise BadMedia(f"the request's pictures have more than {self._max_pixels * TOTAL_PIXELS} pixels together")
-            image = self._render_pixels(decode(header))
-            self._cache.add(source, image)
-        if part.uuid is not None:
+            raise RuntimeError("a source is a cached picture or has a header")
+        if part.url is not None and part.uuid is not None:
             self._cache.name(part.uuid, image.digest)
-        return image, pixels
+        return image
 
     def _known(self, uuid: str) -> RenderedImage:
         image = self._cache.by_name(uuid)

@@ -18,6 +18,7 @@ from transformers import AutoImageProcessor, PreTrainedConfig, PreTrainedTokeniz
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
+from triton_renderer.checkpoint import first_line
 from triton_renderer.settings import SettingsError
 from triton_renderer.wire import Field, Item, encode_item
 
@@ -151,7 +152,7 @@ def load_images(model: str, config: PreTrainedConfig, tokenizer: PreTrainedToken
             model, backend="pil"
         )  # the same values with and without torchvision
     except (OSError, ValueError, ImportError) as error:
-        raise SettingsError(f"MODEL={model}: its image processor cannot be loaded: {_first_line(error)}") from error
+        raise SettingsError(f"MODEL={model}: its image processor cannot be loaded: {first_line(error)}") from error
     if getattr(config, "image_token_id", None) is None:
         raise SettingsError(f"MODEL={model}: its configuration names no image token")
     if type(image_processor) is Qwen2VLImageProcessorPil:
@@ -184,7 +185,7 @@ def _load_processor(model: str, config: PreTrainedConfig, image_processor: Any, 
     try:
         processor = _lenient(cls)(**{part: parts.get(part) for part in cls.get_attributes()}, **options)
     except (TypeError, ValueError, AttributeError, ImportError) as error:
-        raise SettingsError(f"MODEL={model}: {name} cannot be set up for pictures: {_first_line(error)}") from error
+        raise SettingsError(f"MODEL={model}: {name} cannot be set up for pictures: {first_line(error)}") from error
     if not getattr(processor, "image_token", None):
         raise SettingsError(f"MODEL={model}: {name} names no token for pictures")
     return processor
@@ -246,7 +247,3 @@ def _probe(size: tuple[int, int]) -> Image.Image:
 
 def _settings_of(image_processor: Any) -> str:
     return json.dumps(image_processor.to_dict(), sort_keys=True, default=str)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0]

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from triton_renderer.checkpoint import context_length, load_config
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.base import check_model_name, parse
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import FeatureItem, RenderJob, RequestContext
-from triton_renderer.render.checks import check_chat, check_model, check_request
+from triton_renderer.render.checks import check_chat, check_coupled, check_request
 from triton_renderer.render.contexts import (
     Request,
     chat_echo,
@@ -21,7 +20,6 @@ from triton_renderer.render.contexts import (
     parser_variables,
     request_context,
     template_variables,
-    tool_choice_fields,
     tools_for_template,
 )
 from triton_renderer.render.fetch import AddressPolicy, is_public
@@ -30,12 +28,12 @@ from triton_renderer.render.images import load_images
 from triton_renderer.render.item_cache import RenderedImage
 from triton_renderer.render.messages import ImagePart, read_conversation
 from triton_renderer.render.prompt import Prompt, truncated, with_pictures
-from triton_renderer.render.reasoning import ReasoningMarks
 from triton_renderer.render.sampling import load_sampling_defaults, resolve_sampling
 from triton_renderer.render.structured import structured_outputs
 from triton_renderer.render.template import ChatTemplate
 from triton_renderer.render.tokenizer import PromptTokenizer, TokenIds, media_token_ids
 from triton_renderer.settings import Settings
+from triton_renderer.text.reasoning import ReasoningMarks
 from triton_renderer.text.tokenizer import load_tokenizer
 
 SLACK = 4
@@ -91,13 +89,12 @@ class Renderer:
         images = load_images(settings.model, config, hf_tokenizer)
         names = {hf_tokenizer.convert_ids_to_tokens(token) for token in media_token_ids(config) if token < len(hf_tokenizer)}
         tokenizer = PromptTokenizer(hf_tokenizer, names | ({images.slot} if images is not None else set()))
-        name = Path(settings.model).resolve().name if Path(settings.model).is_dir() else settings.model
-        identity = f"{name}\0{config.to_json_string()}"
+        identity = f"{settings.model_id}\0{config.to_json_string()}"
         model = Model(
             tokenizer,
             ChatTemplate.load(settings.model, tokenizer, images),
             ImageRenderer(images, tokenizer, settings, identity, may_dial) if images is not None else None,
-            ReasoningMarks.load(settings.reasoning_parser_name, tokenizer),
+            ReasoningMarks.load(settings.reasoning_parser_name, hf_tokenizer),
             load_sampling_defaults(settings.model),
             context_length(config, settings),
             config.get_text_config().vocab_size,
@@ -124,10 +121,12 @@ class Renderer:
         return self._render_completion(job, parse(CompletionRequest, job.body))
 
     def _render_chat(self, job: RenderJob, request: ChatCompletionRequest, media: Sequence[memoryview]) -> Rendered:
-        check_model(request, self._name)
+        check_model_name(request.model, self._name)
         check_request(request)
         check_chat(request, self._tool_parser)
         constraint = structured_outputs(request)
+        if not job.for_generate:
+            check_coupled(request)
         template = self._model.template
         if template is None:
             raise InvalidRequest("messages: the model has no chat template; use the completion route", "messages")
@@ -155,7 +154,7 @@ class Renderer:
             reasoning_open=reasoning == "open",
             include_reasoning=request.include_reasoning,
             top_logprobs=request.top_logprobs,
-            **tool_choice_fields(request),
+            **request.tool_choice_fields,
         )
         features = [
             FeatureItem(modality=MODALITY, mm_hash=part.uuid or image.digest, placeholder=span)
@@ -175,9 +174,11 @@ class Renderer:
         return Rendered(prompt.token_ids, items, context)
 
     def _render_completion(self, job: RenderJob, request: CompletionRequest) -> Rendered:
-        check_model(request, self._name)
+        check_model_name(request.model, self._name)
         check_request(request)
         constraint = structured_outputs(request)
+        if not job.for_generate:
+            check_coupled(request)
         if request.suffix is not None:
             raise InvalidRequest("suffix: the model is not made for filling in", "suffix")
         if len(request.prompts) != 1:
@@ -202,7 +203,7 @@ class Renderer:
         return Rendered(prompt.token_ids, [], context)
 
     def _tokenize(self, text: str, request: Request, add_special_tokens: bool, param: str) -> Prompt:
-        if len(text) > self._longest_text and request.truncate_prompt_tokens is None:
+        if len(text) > self._longest_text:  # to be cut down or not: the time goes by before there is anything to cut
             raise self._too_long(f"{len(text)} characters", param)
         encoded = self._model.tokenizer.encode(text, add_special_tokens)
         return Prompt(encoded.token_ids, [], encoded.offsets if request.return_token_offsets else None)

@@ -82,11 +82,6 @@ class PromptTokenizer:
         """`text` with the media tokens under their own names: nothing secret may leave the process."""
         return _replace(text, self._revealed)
 
-    def control_token_ids(self) -> frozenset[int]:
-        """The ids of all special tokens."""
-        added = self._plain.get_added_tokens_decoder()
-        return frozenset(token_id for token_id, token in added.items() if token.special)
-
     def _check(self) -> None:
         for token, secret in self._secret.items():
             token_id = self.token_id(token)

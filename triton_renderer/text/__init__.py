@@ -1,1 +1,1 @@
-"""From token ids to text: shared by prefill_decode, which looks for stop strings, and derender, which answers."""
+"""What token ids mean: shared by prefill_decode, which looks for stop strings, derender, which answers, and render."""

@@ -8,6 +8,9 @@ from transformers import PreTrainedTokenizerFast
 from triton_renderer.text import utf8
 from triton_renderer.text.pieces import pieces_of
 
+PROMPT_TAIL = 16
+"""Prompt tokens that a detokenizer is given: enough to have a visible one, and all of a torn character, among them."""
+
 
 class Detokenizer:
     """The text of one output, whose tokens come in any cutting: the pieces joined are the same for every cutting.

@@ -1,6 +1,6 @@
-"""Loading the tokenizer of the served model."""
+"""The tokenizer of the served model, and the tokens that end an output."""
 
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerFast
 
 from triton_renderer.settings import SettingsError
 
@@ -20,3 +20,17 @@ def load_tokenizer(model: str) -> PreTrainedTokenizerFast:
             f"MODEL={model!r}: {type(tokenizer).__name__} is a slow tokenizer; one with a tokenizer.json is needed"
         )
     return tokenizer
+
+
+def eos_token_ids(model: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> frozenset[int]:
+    """The tokens at which generation ends by itself: those of generation_config.json, and the tokenizer's own.
+
+    `config` is that of `model`, a Hugging Face id or a folder: where there is no generation_config.json, it tells.
+    """
+    try:
+        generation_config = GenerationConfig.from_pretrained(model)
+    except OSError:  # it is optional
+        generation_config = GenerationConfig.from_model_config(config)
+    eos = generation_config.eos_token_id
+    listed = eos if isinstance(eos, list) else [eos]
+    return frozenset(token_id for token_id in [*listed, tokenizer.eos_token_id] if token_id is not None)

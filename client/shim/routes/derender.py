@@ -6,7 +6,8 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from client.shim.answer import DocumentAnswer
-from client.shim.body import client_request_id, load_object, new_id, offload, parse_as, read_body
+from client.shim.body import client_request_id, load_object, new_id, parse_as, read_body
+from client.shim.concurrency import offload
 from client.shim.context import Shim, require_scale_out, shim_of
 from client.shim.errors import BadBody
 from client.shim.open_requests import OpenRequest
@@ -26,7 +27,7 @@ async def derender_chat_completion(request: Request) -> Response:
     raw = await read_body(request, shim.settings.max_request_bytes)
     document, body = await offload(len(raw), _parse, raw)
     shim.check_model(body.model)
-    inputs = {CHUNK.name: document_tensor(_job(document))}
+    inputs = {CHUNK.name: document_tensor(await offload(len(raw), _job, document))}
     client_id = client_request_id(request, body.generate_response.request_id)
     open_request = OpenRequest([new_id()], client_id, client_id, STAGES_OF["derender"])
     return DocumentAnswer(shim, open_request, lambda: _derender(shim, inputs))

@@ -7,7 +7,8 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
-from client.shim.body import client_request_id, dump, load_object, new_id, offload, parse_as, read_body
+from client.shim.body import client_request_id, dump, load_object, new_id, parse_as, read_body
+from client.shim.concurrency import offload
 from client.shim.context import Shim, require_scale_out, shim_of
 from client.shim.errors import BadBody
 from client.shim.generate_answer import event_documents, whole_document

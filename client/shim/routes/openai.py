@@ -1,7 +1,9 @@
 """The coupled OpenAI routes: a conversation or a prompt in, text out. Ensemble `chat` does all of it."""
 
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
@@ -11,9 +13,9 @@ from client.shim.concurrency import all_of
 from client.shim.context import Shim, shim_of
 from client.shim.jobs import Jobs, read_chat, read_completion
 from client.shim.schema import reference, takes
-from client.shim.triton import Tensors
 from triton_renderer.errors import RendererError
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, ModelCard, ModelList
+from triton_renderer.protocol.stages import RenderJob
 
 router = APIRouter(tags=["openai"])
 
@@ -23,10 +25,10 @@ async def create_chat_completion(request: Request) -> Response:
     """The assistant's next message."""
     shim = shim_of(request)
     jobs = await read_chat(request, shim)
-    (inputs,) = jobs.inputs
+    (job,) = jobs.jobs
     if jobs.body.stream:
-        return EventAnswer(shim, jobs.opened_by("chat"), partial(shim.chat_documents, inputs))
-    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_whole, shim, inputs))
+        return EventAnswer(shim, jobs.opened_by("chat"), partial(_documents, shim, jobs, job))
+    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_whole, shim, jobs, job))
 
 
 @router.post("/v1/completions", openapi_extra=takes(CompletionRequest, streams=True))
@@ -35,9 +37,7 @@ async def create_completion(request: Request) -> Response:
     shim = shim_of(request)
     jobs = await read_completion(request, shim)
     if jobs.body.stream:
-        return EventAnswer(
-            shim, jobs.opened_by("chat"), lambda: merged_events([shim.chat_documents(inputs) for inputs in jobs.inputs])
-        )
+        return EventAnswer(shim, jobs.opened_by("chat"), partial(_events_of_all, shim, jobs))
     return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_all_prompts, shim, jobs))
 
 
@@ -52,21 +52,32 @@ async def list_models(request: Request) -> Response:
 def _card(shim: Shim) -> ModelCard:
     """The served model. A folder of this machine is shown by its name alone."""
     settings = shim.settings
-    is_folder = Path(settings.model).is_dir()
     return ModelCard(
         id=settings.model_name,
         created=shim.started,
-        root=Path(settings.model).resolve().name if is_folder else settings.model,
+        root=settings.model_id,
         max_model_len=shim.monitor.facts("prefill_decode").get("max_model_len", settings.max_model_len),
     )
 
 
-async def _whole(shim: Shim, inputs: Tensors) -> bytes:
-    documents = [document async for document in shim.chat_documents(inputs)]
+async def _documents(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> AsyncGenerator[bytes, None]:
+    documents = shim.chat_documents(await jobs.inputs(job))
+    async with aclosing(documents):
+        async for document in documents:
+            yield document
+
+
+async def _whole(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> bytes:
+    documents = [document async for document in _documents(shim, jobs, job)]
     if len(documents) != 1:
         raise RendererError(f"model `chat` answered a plain request with {len(documents)} documents")
     return documents[0]
 
 
 async def _all_prompts(shim: Shim, jobs: Jobs[CompletionRequest]) -> bytes:
-    return merged_document(await all_of([_whole(shim, inputs) for inputs in jobs.inputs]))
+    calls = [partial(_whole, shim, jobs, job) for job in jobs.jobs]
+    return merged_document(await all_of(calls, shim.settings.max_running_requests))
+
+
+def _events_of_all(shim: Shim, jobs: Jobs[CompletionRequest]) -> AsyncGenerator[bytes, None]:
+    return merged_events([_documents(shim, jobs, job) for job in jobs.jobs], shim.settings.max_running_requests)

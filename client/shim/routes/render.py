@@ -7,8 +7,7 @@ import orjson
 from fastapi import APIRouter, Depends, Request, Response
 
 from client.shim.answer import DocumentAnswer
-from client.shim.body import offload
-from client.shim.concurrency import all_of
+from client.shim.concurrency import all_of, offload
 from client.shim.context import Shim, require_scale_out, shim_of
 from client.shim.jobs import Jobs, read_chat, read_completion
 from client.shim.schema import reference, takes
@@ -18,7 +17,7 @@ from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.generate import GenerateRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.render_answer import to_generate_request
-from triton_renderer.protocol.stages import RequestContext
+from triton_renderer.protocol.stages import RenderJob, RequestContext
 from triton_renderer.tensors import CONTEXT, MM_DATA, MM_OFFSETS, TOKEN_IDS, split
 
 router = APIRouter(tags=["render"], dependencies=[Depends(require_scale_out)])
@@ -31,7 +30,7 @@ async def render_chat_completion(request: Request) -> Response:
     """The GenerateRequest that a conversation amounts to."""
     shim = shim_of(request)
     jobs = await read_chat(request, shim, for_generate=True)
-    return DocumentAnswer(shim, jobs.opened_by("render"), partial(_render, shim, jobs.inputs[0]))
+    return DocumentAnswer(shim, jobs.opened_by("render"), partial(_render, shim, jobs, jobs.jobs[0]))
 
 
 @router.post("/v1/completions/render", openapi_extra=takes(CompletionRequest, {"type": "array", "items": _ONE}))
@@ -42,13 +41,14 @@ async def render_completion(request: Request) -> Response:
     return DocumentAnswer(shim, jobs.opened_by("render"), partial(_render_all, shim, jobs))
 
 
-async def _render(shim: Shim, inputs: Tensors) -> bytes:
-    tensors = await shim.call("render", inputs)
+async def _render(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> bytes:
+    tensors = await shim.call("render", await jobs.inputs(job))
     return await offload(tensors[MM_DATA.name].nbytes + tensors[TOKEN_IDS.name].nbytes, _document, tensors)
 
 
 async def _render_all(shim: Shim, jobs: Jobs[CompletionRequest]) -> bytes:
-    return b"[" + b",".join(await all_of([_render(shim, inputs) for inputs in jobs.inputs])) + b"]"
+    calls = [partial(_render, shim, jobs, job) for job in jobs.jobs]
+    return b"[" + b",".join(await all_of(calls, shim.settings.max_running_requests)) + b"]"
 
 
 def _document(tensors: Tensors) -> bytes:

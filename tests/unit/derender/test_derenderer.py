@@ -78,7 +78,7 @@ def test_a_first_chunk_that_comes_twice_is_an_error():
 
 def test_a_first_chunk_needs_its_context():
     under_test, table = derenderer()
-    with pytest.raises(RendererError, match="no derender context"):
+    with pytest.raises(RendererError, match="for_generate"):
         push(under_test, chunk(0, derender=None))
     assert len(table) == 0
 

@@ -133,6 +133,7 @@ def test_cached_tokens_are_kept():
         (f"<|im_start|>user\nwhat is </think>?<|im_end|>\n{ASSISTANT}<think>", "a"),
         (f"{ASSISTANT}<think>\nx\n</think>\n\ny<|im_end|>\n{ASSISTANT}", None),
         ("no turns at all <think>", "a"),
+        (f"{ASSISTANT}<think>\n<|vision_start|>", None),
     ],
 )
 @pytest.mark.parametrize("where", ["request", "response"])
@@ -234,7 +235,7 @@ def test_bad_requests_say_what_is_wrong_and_where(fields, param):
 
 
 def test_another_models_name_is_not_found():
-    with pytest.raises(NotFound, match=r"The model `other` does not exist\. Valid aliases: shapes-vl\.") as caught:
+    with pytest.raises(NotFound, match=r"^The model `other` does not exist\.$") as caught:
         derender(request(tokens("a"), model="other"))
     assert caught.value.status == 404
     assert derender(request(tokens("a"), model="shapes-vl"))["model"] == "shapes-vl"

@@ -45,10 +45,17 @@ def test_two_settings_with_one_port_are_refused() -> None:
         check_ports(load_settings(**ports))
 
 
-@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-def test_a_host_that_is_not_this_machine_is_refused(host: str) -> None:
-    with pytest.raises(SettingsError, match=r"^HOST="):
-        check_ports(load_settings(**free_ports(), host=host))
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1", "::"])
+@pytest.mark.parametrize("name", ["host", "triton_host"])
+def test_a_host_that_is_not_this_machine_is_refused(name: str, host: str) -> None:
+    with pytest.raises(SettingsError, match=rf"^{name.upper()}='{host}'"):
+        check_ports(load_settings(**free_ports(), **{name: host}))
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_a_port_in_use_on_another_address_is_free(name: str, busy_port: int) -> None:
+    elsewhere = {"host": "127.0.0.2", "triton_host": "127.0.0.3"}
+    check_ports(load_settings(**(free_ports() | {name: busy_port}), **elsewhere))
 
 
 @pytest.mark.parametrize("model", ["/no/such/folder", "./missing", "../missing", "~/missing", "a/b/c", "two words"])

@@ -13,6 +13,7 @@ VALUES = {
     "served_model_name": "name",
     "role": "all",
     "host": "127.0.0.2",
+    "triton_host": "127.0.0.3",
     "shim_port": "9100",
     "triton_http_port": "9101",
     "triton_grpc_port": "9102",
@@ -152,6 +153,7 @@ def test_the_plain_command_holds_what_was_set_and_no_key(
     assert "--http-port=8100" in command
     assert "'/opt/my triton/bin/tritonserver'" in command
     assert "LD_LIBRARY_PATH=" in command
+    assert 'OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"' in command
     assert "secret" not in command
     assert "DTYPE" not in command
 

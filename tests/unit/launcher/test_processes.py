@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from triton_renderer.launcher import processes
-from triton_renderer.launcher.processes import Child, StopSignal, kill_marked, marked, new_mark
+from triton_renderer.launcher.processes import Child, Deadline, StopSignal, kill_marked, marked, new_mark
 
 STUBBORN = """
 import signal, sys, time
@@ -36,7 +36,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 10.0) -> None
 
 def start(code: str, mark: str, tmp_path: Path) -> Child:
     log = tmp_path / "log"
-    child = Child.start("child", [sys.executable, "-c", code], {}, mark, log)
+    child = Child.start("child", [sys.executable, "-c", code], os.environ, mark, log)
     wait_until(lambda: "ready" in log.read_text() or child.ended)
     return child
 
@@ -75,6 +75,24 @@ def test_processes_of_another_server_stay(tmp_path: Path, shm: Path) -> None:
     assert other.ended == "was killed by SIGKILL"
 
 
+def test_killing_without_any_time_left_still_kills(tmp_path: Path, shm: Path) -> None:
+    mark = new_mark()
+    child = start(STUBBORN, mark, tmp_path)
+    kill_marked(mark, 0.0)
+    wait_until(lambda: child.ended == "was killed by SIGKILL")
+
+
+def test_a_deadline_runs_from_the_first_question() -> None:
+    now = 100.0
+    deadline = Deadline(10.0, lambda: now)
+    now = 200.0
+    assert deadline.left(6.0) == 6.0
+    now = 207.0
+    assert (deadline.left(6.0), deadline.left(1.0)) == (3.0, 1.0)
+    now = 300.0
+    assert deadline.left(6.0) == 0.0
+
+
 def test_only_regions_with_the_prefix_are_removed(shm: Path) -> None:
     mark, other_mark = new_mark(), new_mark()
     for name in (f"{mark}1", f"{mark}2", f"{other_mark}1", "unrelated"):
@@ -83,12 +101,15 @@ def test_only_regions_with_the_prefix_are_removed(shm: Path) -> None:
     assert {path.name for path in shm.iterdir()} == {f"{other_mark}1", "unrelated"}
 
 
-def test_a_child_runs_in_a_session_of_its_own_with_the_given_environment(tmp_path: Path, shm: Path) -> None:
+def test_a_child_runs_in_a_session_of_its_own_with_the_given_environment(
+    tmp_path: Path, shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "not given")
     log = tmp_path / "log"
-    code = "import os, sys; print(os.getsid(0) == os.getpid(), os.environ['COLOUR'], file=sys.stderr)"
+    code = "import os, sys; print(os.getsid(0) == os.getpid(), os.environ['COLOUR'], 'SECRET' in os.environ, file=sys.stderr)"
     child = Child.start("child", [sys.executable, "-c", code], {"COLOUR": "red"}, new_mark(), log)
     child.process.wait()
-    assert log.read_text() == "True red\n"
+    assert log.read_text() == "True red False\n"
     assert child.ended == "ended with exit code 0"
 
 

@@ -31,7 +31,23 @@ def test_the_command_serves_the_repository_on_the_ports_of_the_settings() -> Non
 
 
 def test_a_host_name_becomes_an_address() -> None:
-    assert {"--http-address=127.0.0.1", "--grpc-address=127.0.0.1"} <= set(command(host="localhost"))
+    assert {"--http-address=127.0.0.1", "--grpc-address=127.0.0.1"} <= set(command(triton_host="localhost"))
+
+
+def test_the_address_of_the_shim_does_not_put_triton_on_the_network() -> None:
+    flags = command(host="0.0.0.0")
+    assert {"--http-address=127.0.0.1", "--grpc-address=127.0.0.1"} <= set(flags)
+    assert not any("0.0.0.0" in flag for flag in flags)
+
+
+@pytest.mark.parametrize(("users", "policy"), [(None, "PASSIVE"), ("", "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_the_stages_threads_do_not_spin_unless_the_user_says_so(
+    users: str | None, policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    if users is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", users)
+    assert RUNTIME.environment()["OMP_WAIT_POLICY"] == policy
 
 
 @pytest.mark.parametrize("gpu", [True, False])

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from triton_renderer.launcher import supervisor
 from triton_renderer.launcher.errors import LaunchError
-from triton_renderer.launcher.processes import StopSignal, marked
-from triton_renderer.launcher.supervisor import Shim, Stopped, base_url, free_ports
+from triton_renderer.launcher.processes import Deadline, StopSignal, marked
+from triton_renderer.launcher.runtime import Runtime
+from triton_renderer.launcher.supervisor import STOP_S, Shim, Stopped, TritonServer, base_url, free_ports, serve
 from triton_renderer.settings import Settings, load_settings
 
 HEALTHY = """
@@ -40,8 +42,8 @@ def test_ports_are_free_and_differ() -> None:
 
 
 def test_a_server_on_all_addresses_is_reached_by_loopback() -> None:
-    assert base_url(load_settings(host="0.0.0.0"), 9000) == "http://127.0.0.1:9000"
-    assert base_url(load_settings(host="127.0.0.2"), 9000) == "http://127.0.0.2:9000"
+    assert base_url("0.0.0.0", 9000) == "http://127.0.0.1:9000"
+    assert base_url("127.0.0.2", 9000) == "http://127.0.0.2:9000"
 
 
 def test_it_is_entered_when_ready_and_left_when_gone(settings: Settings, tmp_path: Path) -> None:
@@ -89,3 +91,65 @@ def test_an_error_inside_leaves_no_process(settings: Settings, tmp_path: Path) -
     with pytest.raises(ZeroDivisionError), shim:
         _ = 1 / 0
     assert marked(shim._mark) == []
+
+
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)" + HEALTHY
+
+
+class StubbornShim(ScriptedShim):
+    """Ends by force alone."""
+
+    script = STUBBORN
+    grace_s = 6.0
+
+
+class FakeTriton(TritonServer):
+    """Triton's supervision around a script that tells what it sees of the environment, and ends by force alone."""
+
+    def _command(self) -> list[str]:
+        code = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        return [sys.executable, "-c", code + "print(sorted(os.environ), flush=True); time.sleep(60)"]
+
+    def _is_ready(self) -> bool:
+        return "PATH" in self.log.read_text()
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`serve` starts stubborn scripts in the places of Triton and the shim."""
+    monkeypatch.setattr(supervisor, "install_runtime", lambda: Runtime(tmp_path))
+    monkeypatch.setattr(supervisor, "TritonServer", FakeTriton)
+    monkeypatch.setattr(supervisor, "Shim", StubbornShim)
+
+
+def test_shim_and_triton_end_within_one_deadline(
+    settings: Settings, tmp_path: Path, fakes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert STOP_S < 15
+    monkeypatch.setattr(supervisor, "STOP_S", 2.0)
+    with serve(settings, tmp_path / "logs", environment={"COLOUR": "red"}) as stack:
+        marks = [stack._triton._mark, stack._shim._mark]
+        assert [len(marked(mark)) for mark in marks] == [1, 1]
+        began = time.monotonic()
+    assert 2.0 <= time.monotonic() - began < 4.0
+    assert [marked(mark) for mark in marks] == [[], []]
+
+
+@pytest.mark.parametrize("where", ["settings", "environment"])
+def test_the_key_is_not_given_to_triton(where: str, tmp_path: Path, fakes: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if where == "environment":
+        monkeypatch.setenv("API_KEY", "secret")
+    settings = load_settings(**free_ports(), api_key="secret")
+    with FakeTriton(settings, tmp_path, environment={"COLOUR": "red"}, deadline=Deadline(0.1)) as triton:
+        seen = triton.log.read_text()
+    assert "'COLOUR'" in seen
+    assert "'SHIM_PORT'" in seen
+    assert "API_KEY" not in seen
+
+
+def test_each_server_is_reached_at_its_own_address(tmp_path: Path, fakes: None) -> None:
+    settings = load_settings(**free_ports(), host="127.0.0.2", triton_host="127.0.0.3")
+    assert Shim(settings, tmp_path).url == f"http://127.0.0.2:{settings.shim_port}"
+    triton = FakeTriton(settings, tmp_path)
+    assert triton.http_url == f"http://127.0.0.3:{settings.triton_http_port}"
+    assert triton.grpc_url == f"127.0.0.3:{settings.triton_grpc_port}"

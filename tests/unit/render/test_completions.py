@@ -59,6 +59,19 @@ def test_a_prompt_may_fill_the_context_but_for_one_token(renderer: Renderer) -> 
     assert error.param == "prompt"
 
 
+@pytest.mark.parametrize("truncate", [None, -1, 2])
+def test_an_absurdly_long_text_is_refused_before_it_is_tokenized_even_where_it_is_to_be_cut_down(
+    renderer: Renderer, truncate: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "x" * (renderer._longest_text + 1)
+    fits = renderer.render(completion_job(text[:2000], truncate_prompt_tokens=-1)).token_ids
+    assert len(fits) == 599
+    monkeypatch.setattr(renderer._model.tokenizer, "encode", lambda *_: pytest.fail("it was tokenized"))
+    error = refusal(renderer, text, truncate_prompt_tokens=truncate)
+    assert f"{len(text)} characters" in error.message
+    assert error.param == "prompt"
+
+
 def test_echo_is_the_prompts_text(renderer: Renderer) -> None:
     assert derender_of(renderer, completion_job("a <|im_end|> ü", echo=True)).echo == "a <|im_end|> ü"
     ids = renderer.render(completion_job("circle")).token_ids.tolist()
@@ -76,7 +89,8 @@ def test_scoring_a_prompt_makes_one_token_for_a_render_answer_only(renderer: Ren
     scoring = {"echo": True, "max_tokens": 0, "logprobs": 1}
     rendered = renderer.render(completion_job("x", for_generate=True, **scoring))
     assert rendered.context.sampling_params.max_tokens == 1
-    assert refusal(renderer, "x", **scoring).param == "max_tokens"
+    assert refusal(renderer, "x", **scoring).param == "echo"
+    assert refusal(renderer, "x", echo=True, max_tokens=0).param == "max_tokens"
 
 
 def test_the_context_says_what_the_job_says(renderer: Renderer) -> None:

@@ -116,14 +116,29 @@ def test_pictures_are_counted() -> None:
 def test_the_pixel_limit_holds_for_each_picture_and_for_all_together() -> None:
     renderer = Renderer.load(settings(max_image_pixels=10_000))
     pictures = [image_part(png(100, 90, seed)) for seed in range(5)]
-    assert len(chat(renderer, user(*pictures[:4])).items) == 8
+    assert len(chat(renderer, user(*pictures[:2])).items) == 4
     with pytest.raises(InvalidRequest, match="larger than the limit of 10000") as caught:
         chat(renderer, user(image_part(png(50, 50, 9)), image_part(png(101, 100))))
     assert caught.value.param == "messages.0.content.1"
     fresh = Renderer.load(settings(max_image_pixels=10_000))
-    with pytest.raises(InvalidRequest, match="40000 pixels together") as caught:
+    with pytest.raises(InvalidRequest, match="20000 pixels together") as caught:
         chat(fresh, user(*pictures))
-    assert caught.value.param == "messages.0.content.4"
+    assert caught.value.param == "messages.0.content.2"
+
+
+def test_a_request_that_is_too_large_altogether_is_refused_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[object] = []
+    monkeypatch.setattr("triton_renderer.render.image_renderer.decode", decoded.append)
+    fresh = Renderer.load(settings(max_image_pixels=10_000))
+    with pytest.raises(InvalidRequest, match="pixels together"):
+        chat(fresh, user(*[image_part(png(100, 90, seed)) for seed in range(3)]))
+    assert decoded == []
+
+
+def test_the_same_file_twice_in_a_request_is_rendered_once(renderer: Renderer) -> None:
+    part = image_part(png(64, 96, 4711))
+    items = chat(renderer, user(part, part)).items
+    assert items[:2] == items[2:]
 
 
 def test_a_bad_picture_does_not_harm_the_next_request(renderer: Renderer, expected: Rendered) -> None:

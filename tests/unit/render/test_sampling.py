@@ -15,7 +15,8 @@ QUESTION = user("How many circles?")
 
 
 def params(renderer: Renderer, **fields: Any) -> SamplingParams:
-    return chat(renderer, QUESTION, **fields).context.sampling_params
+    """What a GenerateRequest holds; the coupled routes refuse some of it."""
+    return chat(renderer, QUESTION, for_generate=True, **fields).context.sampling_params
 
 
 def with_generation_config(tmp_path: Path, content: dict[str, Any] | str | None) -> Renderer:
@@ -160,7 +161,7 @@ def test_chat_logprobs(renderer: Renderer, fields: dict[str, Any], expected: int
 def test_echo_with_logprobs_asks_for_the_prompts_too(renderer: Renderer) -> None:
     assert params(renderer, echo=True).prompt_logprobs is None
     assert params(renderer, echo=True, logprobs=True, top_logprobs=2).prompt_logprobs == 2
-    completion = renderer.render(completion_job("x", echo=True, logprobs=3)).context.sampling_params
+    completion = renderer.render(completion_job("x", echo=True, logprobs=3, for_generate=True)).context.sampling_params
     assert (completion.logprobs, completion.prompt_logprobs) == (3, 3)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.render.helpers import chat, completion_job, user
+from tests.unit.render.helpers import chat, completion_job, image_part, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.render import Renderer
 
@@ -14,7 +14,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
 def constraint(renderer: Renderer, **fields: Any) -> dict[str, Any] | None:
-    return chat(renderer, QUESTION, **fields).context.sampling_params.structured_outputs
+    return chat(renderer, QUESTION, for_generate=True, **fields).context.sampling_params.structured_outputs
 
 
 def tool(name: str, **further: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def tool(name: str, **further: Any) -> dict[str, Any]:
 )
 def test_constraints_are_passed_on(renderer: Renderer, fields: dict[str, Any], expected: dict[str, Any] | None) -> None:
     assert constraint(renderer, **fields) == expected
-    completion = renderer.render(completion_job("x", **fields))
+    completion = renderer.render(completion_job("x", for_generate=True, **fields))
     assert completion.context.sampling_params.structured_outputs == expected
 
 
@@ -70,6 +70,49 @@ def test_constraints_of_another_form_are_refused(renderer: Renderer, fields: dic
     with pytest.raises(InvalidRequest) as caught:
         constraint(renderer, **fields)
     assert caught.value.param == param
+
+
+FORCED = {"tools": [tool("a")], "tool_choice": "required"}
+NAMED = FORCED | {"tool_choice": {"type": "function", "function": {"name": "a"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        (FORCED, "tool_choice"),
+        (NAMED, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"bad_words": ["a"]}, "bad_words"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"echo": True, "logprobs": True}, "echo"),
+    ],
+)
+def test_what_the_coupled_routes_cannot_do_is_refused_by_the_clients_own_name_before_a_picture_is_read(
+    renderer: Renderer, fields: dict[str, Any], param: str
+) -> None:
+    broken_picture = image_part(b"no picture")
+    with pytest.raises(InvalidRequest, match=rf"^{param}: .* is not supported by this server yet$") as caught:
+        chat(renderer, user(broken_picture), **fields)
+    assert caught.value.param == param
+    assert chat(renderer, QUESTION, for_generate=True, **fields).token_ids.size
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [({"echo": True, "logprobs": 0}, "echo"), ({"bad_words": ["a"]}, "bad_words"), ({"prompt_logprobs": 1}, "prompt_logprobs")],
+)
+def test_the_same_holds_for_completions(renderer: Renderer, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest, match="not supported by this server yet") as caught:
+        renderer.render(completion_job("x", **fields))
+    assert caught.value.param == param
+    assert renderer.render(completion_job("x", for_generate=True, **fields)).token_ids.size
+
+
+@pytest.mark.parametrize("fields", [{"response_format": {"type": "text"}}, {"bad_words": []}, {"echo": True}])
+def test_asking_for_what_is_anyway_is_fine(renderer: Renderer, fields: dict[str, Any]) -> None:
+    assert chat(renderer, QUESTION, **fields).token_ids.size
 
 
 def tags(renderer: Renderer, **fields: Any) -> dict[str, Any]:

@@ -43,6 +43,6 @@ def test_the_answer_to_a_single_prompt_is_not_touched() -> None:
 async def test_usage_on_chunks_with_choices_stays_on_them() -> None:
     running = document(0, usage={"prompt_tokens": 1})
     closing = document(usage={"prompt_tokens": 1})
-    events = [event async for event in merged_events([stream(running, closing), stream(closing)])]
+    events = [event async for event in merged_events([stream(running, closing), stream(closing)], 2)]
     assert events[0] == running
     assert [orjson.loads(event)["usage"] for event in events] == [{"prompt_tokens": 1}, {"prompt_tokens": 2}]

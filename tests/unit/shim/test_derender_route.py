@@ -1,7 +1,9 @@
 """POST /v1/chat/completions/derender, one-shot."""
 
+import threading
 from typing import Any
 
+import orjson
 import pytest
 
 from triton_renderer.errors import InvalidRequest
@@ -9,6 +11,7 @@ from triton_renderer.errors import InvalidRequest
 from .conftest import Running
 
 PATH = "/v1/chat/completions/derender"
+JSON = {"content-type": "application/json"}
 BODY: dict[str, Any] = {
     "generate_response": {"request_id": "r", "choices": [{"index": 0, "token_ids": [104, 105], "finish_reason": "stop"}]}
 }
@@ -43,6 +46,20 @@ async def test_streaming_is_refused(running: Running) -> None:
 async def test_misfits(running: Running, changes: dict[str, Any], status: int, param: str) -> None:
     response = await running.http.post(PATH, json=BODY | changes)
     assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_large_body_is_kept_off_the_event_loop(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_the_loop: list[bool] = []
+    dumps = orjson.dumps
+
+    def watched(document: Any) -> bytes:
+        on_the_loop.append(threading.current_thread() is threading.main_thread())
+        return dumps(document)
+
+    monkeypatch.setattr("client.shim.routes.derender._job", watched)
+    for prompt in ([1], [1] * 300_000):
+        await running.http.post(PATH, content=dumps(BODY | {"prompt_token_ids": prompt}), headers=JSON)
+    assert on_the_loop == [True, False]
 
 
 async def test_an_error_of_the_stage_reaches_the_client(running: Running) -> None:

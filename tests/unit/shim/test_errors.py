@@ -1,5 +1,6 @@
 """Every way in which a request is refused: status, type, body; and that nothing of the inside shows."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -66,8 +67,9 @@ async def test_a_body_that_is_no_json_object_is_400(running: Running, path: str,
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/chat/completions/derender", "/inference/v1/generate"])
-async def test_what_is_read_but_cannot_be_passed_on_for_its_depth_is_400(running: Running, path: str) -> None:
-    deep = '{"a":' * 400 + "1" + "}" * 400
+@pytest.mark.parametrize("depth", [101, 200, 254, 400])
+async def test_a_body_that_is_too_deep_for_the_stages_is_400(running: Running, path: str, depth: int) -> None:
+    deep = '{"a":' * depth + "1" + "}" * depth
     body = (
         f'{{"messages": [{{"role": "user", "content": "hi", "extra": {deep}}}], "prompt": "hi", "extra": {deep},'
         f' "token_ids": [1], "sampling_params": {{}}, "ec_transfer_params": {deep},'
@@ -75,7 +77,23 @@ async def test_what_is_read_but_cannot_be_passed_on_for_its_depth_is_400(running
     )
     response = await running.http.post(path, content=body, headers=JSON)
     assert response.status_code == 400
-    assert response.json()["error"]["message"] == "the body is nested too deeply"
+    assert response.json()["error"]["message"] == "the body is nested more than 100 levels deep"
+
+
+async def test_wide_bodies_are_not_deep(running: Running) -> None:
+    body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "[" * 500}] * 500}]}
+    assert (await running.http.post(CHAT, json=body)).status_code == 200
+
+
+async def test_a_body_that_does_not_come_is_408(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client.shim.body.BODY_TIMEOUT_S", 0.05)
+
+    async def never() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(5)
+
+    response = await running.http.post(CHAT, content=never(), headers=JSON)
+    assert (response.status_code, response.json()["error"]["code"]) == (408, 408)
 
 
 @pytest.mark.parametrize("path", ALL_POSTS)

@@ -1,4 +1,4 @@
-"""The watch over the stages: what counts as up, slow and down, and what follows from it."""
+"""The watch over the stages: what counts as up and as down, and what follows from it."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from client.shim.triton import Tensors, Unanswered, document_tensor
 from triton_renderer.errors import QueueFull, RendererError, StageUnavailable
 from triton_renderer.tensors import STAGES
 
-from .conftest import Start
+from .conftest import Running, Start
 from .fakes import FakeStages, until
 
 
@@ -141,7 +141,7 @@ async def test_a_triton_that_went_away_is_waited_for_and_not_reloaded() -> None:
     assert len(stages.reloads) <= len(STAGES)  # one may fall between the two halves of the return
 
 
-async def test_a_busy_stage_is_slow_and_still_healthy() -> None:
+async def test_a_busy_stage_is_still_healthy() -> None:
     stages, clock, answered = FakeStages(), Clock(), asyncio.Event()
     async with watching(stages, clock=clock) as (monitor, changes):
         await until(lambda: all_up(monitor))
@@ -149,7 +149,7 @@ async def test_a_busy_stage_is_slow_and_still_healthy() -> None:
         probes = len(stages.probes)
         await until(lambda: "render" in stages.probes[probes:])
         clock.now += 29
-        assert monitor.state("render") == "slow"
+        assert monitor.state("render") == "up"
         monitor.require(STAGES)
         answered.set()
         await until(lambda: all_up(monitor))
@@ -317,3 +317,20 @@ async def test_requests_that_get_through_are_signs_of_life(start: Start, monkeyp
             signs.clear()
             assert (await running.http.post(path, json=body)).status_code == 200
             assert signs == stages
+
+
+@pytest.mark.parametrize(
+    ("path", "once", "always"),
+    [
+        ("/v1/chat/completions", {"render", "encode"}, {"prefill_decode", "derender"}),
+        ("/inference/v1/generate", {"encode"}, {"prefill_decode"}),
+    ],
+)
+async def test_a_stream_shows_of_render_and_encode_only_that_they_have_worked_once(
+    running: Running, path: str, once: set[str], always: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    signs: list[set[str]] = []
+    monkeypatch.setattr(running.shim.monitor, "worked", lambda stages: signs.append(set(stages)))
+    body = {"messages": [{"role": "user", "content": "a b"}], "token_ids": [1, 2, 3], "sampling_params": {}, "stream": True}
+    assert (await running.http.post(path, json=body)).status_code == 200
+    assert signs == [once | always, always, always]

@@ -5,7 +5,7 @@ import pytest
 from client.shim.metrics import outcome_of
 from triton_renderer.errors import InvalidRequest, RendererError
 
-from .conftest import Running
+from .conftest import Running, Start
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "one two three"}]}
@@ -64,6 +64,11 @@ async def test_the_metrics_route_shows_them_and_where_tritons_are(running: Runni
     assert f'triton_renderer_requests_total{{outcome="ok",route="{CHAT}"}} 1.0' in response.text
     assert 'triton_metrics="http://127.0.0.1:8002/metrics"' in response.text
     assert 'triton_renderer_stage_up{stage="encode"} 1.0' in response.text
+
+
+async def test_tritons_metrics_are_where_triton_listens(start: Start) -> None:
+    async with start(host="0.0.0.0", triton_host="127.0.0.2") as running:
+        assert 'triton_metrics="http://127.0.0.2:8002/metrics"' in (await running.http.get("/metrics")).text
 
 
 async def test_version(running: Running) -> None:

@@ -221,6 +221,36 @@ async def test_an_abort_that_fails_is_logged(running: Running, caplog: pytest.Lo
     assert "could not be aborted: busy" in caplog.records[0].getMessage()
 
 
+async def test_the_clients_id_cannot_pass_for_a_line_of_the_log(running: Running, caplog: pytest.LogCaptureFixture) -> None:
+    connection = await paused(running, CHAT, after=1, stream=True, request_id="x\nERROR forged")
+    running.stages.abort_failure = StageUnavailable("busy")
+    with caplog.at_level(logging.WARNING, "client.shim"):
+        connection.leave()
+        await connection.end()
+        await until(lambda: caplog.records)
+    assert r"'chatcmpl-x\nERROR forged' could not be aborted" in caplog.records[0].getMessage()
+
+
+@pytest.mark.parametrize("path", WHOLE_PIPELINE + ONE_STAGE)
+async def test_more_requests_than_can_run_and_wait_are_refused_until_one_ends(start: Start, path: str) -> None:
+    async with start(max_running_requests=1, max_waiting_requests=2) as running:
+        opened = [await paused(running, CHAT, after=0, stream=True) for _ in range(3)]
+        await until(lambda: running.count("open_requests") == 3)
+        refused = await running.http.post(path, json=BODY)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"] == "1"
+        assert refused.json()["error"]["message"] == "3 requests are open, this server takes 3"
+        assert len(running.stages.calls) == 3
+        opened[0].leave()
+        await opened[0].end()
+        running.stages.pause_after = None
+        assert (await running.http.post(path, json=BODY)).status_code == 200
+        running.stages.go_on.set()
+        for connection in opened[1:]:
+            await connection.end()
+            assert connection.complete
+
+
 async def test_nothing_is_left_behind(start: Start) -> None:
     before = asyncio.all_tasks()
     async with start() as running:

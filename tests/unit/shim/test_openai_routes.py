@@ -7,7 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
+from client.shim.jobs import Jobs
+from client.shim.triton import Tensors
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.stages import RenderJob
 
 from .conftest import Running, Start
 from .fakes import until
@@ -176,6 +179,56 @@ async def test_more_prompts_than_can_wait_are_refused(start: Start, prompts: int
     async with start(max_waiting_requests=4) as running:
         response = await running.http.post("/v1/completions", json={"prompt": ["x"] * prompts})
     assert response.status_code == (200 if prompts <= 4 else 400)
+
+
+async def test_a_job_holds_what_was_set_of_the_known_fields(running: Running) -> None:
+    sent = {"max_tokens": None, "stop": "x", "temperature": 0.5, "seed": 7, "unknown": {"a": 1}}
+    await running.http.post("/v1/completions", json={"prompt": ["a", "b"], **sent})
+    expected = {"max_tokens": None, "stop": ["x"], "temperature": 0.5, "seed": 7}
+    assert [job["body"] for _, job in running.stages.calls] == [{"prompt": prompt, **expected} for prompt in "ab"]
+    message = {"role": "user", "content": "hi", "name": "kept for the template"}
+    await running.http.post("/v1/chat/completions", json={"messages": [message], **sent})
+    assert running.stages.calls[-1][1]["body"] == {"messages": [message], **expected}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/completions/render"])
+@pytest.mark.parametrize(("prompts", "status"), [(1, 200), (20, 200), (40, 413)])
+async def test_prompts_that_multiply_a_large_body_are_413(start: Start, path: str, prompts: int, status: int) -> None:
+    body = {"prompt": ["x"] * prompts, "kv_transfer_params": {"padding": "y" * 3000}, "unknown": "z" * 50_000}
+    async with start(max_request_bytes=100_000) as running:
+        response = await running.http.post(path, json=body)
+        assert response.status_code == status
+        if status == 413:
+            error = response.json()["error"]
+            assert (error["type"], error["param"]) == ("RequestTooLargeError", "prompt")
+            assert "each of the 40 prompts" in error["message"]
+            assert running.stages.calls == []
+
+
+@pytest.mark.parametrize(
+    ("path", "stream"), [("/v1/completions", False), ("/v1/completions", True), ("/v1/completions/render", False)]
+)
+async def test_prompts_are_sent_as_many_at_once_as_can_run(
+    start: Start, path: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    inputs = Jobs.inputs
+
+    async def counted(jobs: Jobs[Any], job: RenderJob) -> Tensors:
+        made.append(job.id)
+        return await inputs(jobs, job)
+
+    monkeypatch.setattr(Jobs, "inputs", counted)
+    async with start(max_running_requests=2) as running:
+        running.stages.pause_after = 0
+        connection = running.connect(path, {"prompt": list("abcde"), "stream": stream})
+        await until(lambda: len(running.stages.calls) == 2)
+        await asyncio.sleep(0.05)
+        assert len(running.stages.calls) == len(made) == 2
+        running.stages.go_on.set()
+        await connection.end()
+        assert connection.status == 200
+        assert len(running.stages.calls) == len(made) == 5
 
 
 async def test_models_lists_the_served_one(running: Running) -> None:

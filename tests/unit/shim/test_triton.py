@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 
+from client.shim import triton as module
 from client.shim.triton import DeadStage, Tensors, TritonStages, Unanswered, document_tensor
 from triton_renderer.errors import (
     Cancelled,
@@ -118,7 +120,7 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
 @pytest.fixture
 async def triton() -> AsyncIterator[tuple[FakeTriton, TritonStages]]:
     servicer = FakeTriton()
-    server = grpc.aio.server()
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", -1)])
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -360,16 +362,47 @@ async def test_a_live_triton_says_so(triton: Pair) -> None:
     assert await stages.is_live() is False
 
 
-async def test_large_tensors_pass(triton: Pair) -> None:
+@pytest.fixture
+def places_of_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
+    """For each message that was made or read: which, and whether on the thread of the event loop."""
+    places: list[tuple[str, bool]] = []
+
+    def watched(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            places.append((name, threading.current_thread() is threading.main_thread()))
+            return function(*args, **kwargs)
+
+        return call
+
+    for name in ("_infer_request", "_tensors_of"):
+        monkeypatch.setattr(module, name, watched(name, getattr(module, name)))
+    return places
+
+
+@pytest.mark.parametrize(("num_bytes", "on_the_loop"), [(1000, True), (20 * 2**20, False)])
+async def test_large_tensors_pass_and_are_kept_off_the_event_loop(
+    triton: Pair, places_of_work: list[tuple[str, bool]], num_bytes: int, on_the_loop: bool
+) -> None:
     servicer, stages = triton
-    large = dict(RENDER_OUTPUTS) | {"mm_data": np.zeros(20 * 2**20, np.uint8)}
-    servicer.answer = infer_response(large)
-    outputs = await call(stages)
-    assert outputs["mm_data"].nbytes == 20 * 2**20
+    inputs = dict(CHAT_INPUTS) | {"media": np.ones(num_bytes, np.uint8)}
+    servicer.answer = infer_response(dict(RENDER_OUTPUTS) | {"mm_data": np.zeros(num_bytes, np.uint8)})
+    outputs = await stages.call("render", inputs, timeout_s=10.0)
+    assert outputs["mm_data"].nbytes == num_bytes
+    assert servicer.requests[0].raw_input_contents[1] == b"\1" * num_bytes
+    servicer.replies = [reply(b"x" * num_bytes), END]
+    answers = [tensors async for tensors in stages.stream("chat", inputs, timeout_s=10.0)]
+    assert answers[0]["response"].tolist() == [b"x" * num_bytes]
+    assert places_of_work == [("_infer_request", on_the_loop), ("_tensors_of", on_the_loop)] * 2
+
+
+async def test_a_large_document_is_kept_off_the_event_loop(triton: Pair, places_of_work: list[tuple[str, bool]]) -> None:
+    _, stages = triton
+    await stages.call("render", {"request": document_tensor(b" " * 300_000)}, timeout_s=10.0)
+    assert places_of_work[0] == ("_infer_request", False)
 
 
 @pytest.mark.parametrize(
-    ("host", "target"), [("127.0.0.1", "127.0.0.1:8001"), ("0.0.0.0", "127.0.0.1:8001"), ("::", "[::1]:8001")]
+    ("host", "target"), [("127.0.0.1", "127.0.0.1:8001"), ("0.0.0.0", "127.0.0.1:8001"), ("127.0.0.2", "127.0.0.2:8001")]
 )
 async def test_a_server_that_listens_everywhere_is_reached_on_this_machine(
     monkeypatch: pytest.MonkeyPatch, host: str, target: str
@@ -382,7 +415,7 @@ async def test_a_server_that_listens_everywhere_is_reached_on_this_machine(
         return channel(address, **options)
 
     monkeypatch.setattr(grpc.aio, "insecure_channel", recording)
-    await TritonStages(Settings(host=host)).close()
+    await TritonStages(Settings(triton_host=host, host="192.0.2.1")).close()
     assert targets == [target]
 
 

@@ -1,8 +1,11 @@
 """What all parsers have in common.
 
 A parser is a state machine over text. It takes the text in any cutting and gives the same events, up to the cutting of
-their texts; it holds back only what may yet turn out to be markup; and its state is plain JSON, so that a stateless
-server can hand it to the client and go on from it. No output makes it raise: what is no markup is text.
+their texts; it holds back only what may yet turn out to be markup; and its state is plain JSON. No output makes it raise:
+what is no markup is text.
+
+`state` and its counterpart, here and in the detokenizer, the logprobs decoder and the stop matcher, are for a derender
+route that streams: it keeps nothing between two chunks of an answer, so that the caller carries the state along.
 """
 
 from abc import ABC, abstractmethod
@@ -38,8 +41,6 @@ class OutputParser(ABC):
 class ReasoningParser(OutputParser):
     """Divides an output into Reasoning and Content."""
 
-    turn_boundaries: ClassVar[tuple[str, ...]]
-    """Tokens between the turns of a conversation: markers in front of the last one belong to earlier turns."""
     opening: ClassVar[str]
     closing: ClassVar[str]
     """The markers of the reasoning itself."""

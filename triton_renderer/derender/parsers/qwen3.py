@@ -5,10 +5,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from triton_renderer.derender.parsers.base import ReasoningParser
 from triton_renderer.derender.parsers.events import Content, Event, Reasoning
+from triton_renderer.text.reasoning import MARKS
 from triton_renderer.text.stop import beginning_at_end, first_of
 
-OPENING = "<think>"
-CLOSING = "</think>"
+OPENING, CLOSING = MARKS["qwen3"]
 
 Phase = Literal["start", "reasoning", "content"]
 
@@ -22,7 +22,6 @@ class Qwen3Reasoning(ReasoningParser):
     """
 
     markers: ClassVar[tuple[str, ...]] = (OPENING, CLOSING)
-    turn_boundaries: ClassVar[tuple[str, ...]] = ("<|im_start|>", "<|im_end|>")
     opening: ClassVar[str] = OPENING
     closing: ClassVar[str] = CLOSING
 

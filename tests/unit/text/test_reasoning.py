@@ -4,18 +4,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 
 from tests.unit.render.helpers import edited, model_folder, settings
+from triton_renderer.derender.model import OutputModel
 from triton_renderer.render import Renderer
-from triton_renderer.render.reasoning import ReasoningMarks
-from triton_renderer.render.tokenizer import PromptTokenizer
 from triton_renderer.settings import BUNDLED_MODEL, SettingsError
+from triton_renderer.text.reasoning import ReasoningMarks
+from triton_renderer.text.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PromptTokenizer:
-    return PromptTokenizer(AutoTokenizer.from_pretrained(BUNDLED_MODEL))
+def tokenizer() -> PreTrainedTokenizerFast:
+    return load_tokenizer(str(BUNDLED_MODEL))
 
 
 @pytest.mark.parametrize(
@@ -37,17 +38,18 @@ def tokenizer() -> PromptTokenizer:
         ("", None),
     ],
 )
-def test_only_the_turn_that_is_to_be_written_counts(tokenizer: PromptTokenizer, prompt: str, state: str | None) -> None:
+def test_only_the_turn_that_is_to_be_written_counts(tokenizer: PreTrainedTokenizerFast, prompt: str, state: str | None) -> None:
     marks = ReasoningMarks.load("qwen3", tokenizer)
     assert marks is not None
-    assert marks.state(tokenizer.encode(prompt).token_ids) == state
+    token_ids = tokenizer.encode(prompt, add_special_tokens=False)
+    assert marks.state(token_ids) == marks.state(np.array(token_ids, np.int64)) == state
 
 
-def test_without_a_parser_there_are_no_marks(tokenizer: PromptTokenizer) -> None:
+def test_without_a_parser_there_are_no_marks(tokenizer: PreTrainedTokenizerFast) -> None:
     assert ReasoningMarks.load(None, tokenizer) is None
 
 
-def test_marks_that_are_special_tokens_do_not_begin_a_turn(tokenizer: PromptTokenizer) -> None:
+def test_marks_that_are_special_tokens_do_not_begin_a_turn() -> None:
     marks = ReasoningMarks(1, 2, frozenset({7}))
     assert marks.state(np.array([7, 1, 5, 2])) == "closed"
 
@@ -61,3 +63,5 @@ def test_a_model_without_the_marks_is_refused_at_load(tmp_path: Path) -> None:
     folder = model_folder(tmp_path / "m", tokenizer=tokenizer, tokenizer_config=config)
     with pytest.raises(SettingsError, match="REASONING_PARSER=qwen3"):
         Renderer.load(settings(model=str(folder), reasoning_parser="qwen3"))
+    with pytest.raises(SettingsError, match="REASONING_PARSER=qwen3"):
+        OutputModel.load(settings(model=str(folder), reasoning_parser="qwen3"))

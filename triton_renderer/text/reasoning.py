@@ -1,9 +1,13 @@
-"""Whether a prompt leaves the model in the middle of its reasoning: read from the rendered tokens, not from the request."""
+"""Whether a prompt leaves the model in the middle of its reasoning: read from its tokens, not from the request."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
-from triton_renderer.render.tokenizer import PromptTokenizer, TokenIds
+import numpy as np
+import numpy.typing as npt
+from transformers import PreTrainedTokenizerFast
+
 from triton_renderer.settings import SettingsError
 
 MARKS = {"qwen3": ("<think>", "</think>")}
@@ -19,21 +23,26 @@ class ReasoningMarks:
     turns: frozenset[int]
 
     @classmethod
-    def load(cls, parser: str | None, tokenizer: PromptTokenizer) -> "ReasoningMarks | None":
+    def load(cls, parser: str | None, tokenizer: PreTrainedTokenizerFast) -> Self | None:
         """None without a reasoning parser. Raises SettingsError where its marks are not tokens of the model."""
         if parser is None:
             return None
-        start, end = (tokenizer.token_id(mark) for mark in MARKS[parser])
+        backend = tokenizer.backend_tokenizer
+        start, end = (backend.token_to_id(mark) for mark in MARKS[parser])
         if start is None or end is None:
             raise SettingsError(f"REASONING_PARSER={parser}: the model has no tokens {' and '.join(MARKS[parser])}")
-        return cls(start, end, tokenizer.control_token_ids() - {start, end})
+        added = backend.get_added_tokens_decoder()
+        special = frozenset(token_id for token_id, token in added.items() if token.special)
+        return cls(start, end, special - {start, end})
 
-    def state(self, token_ids: TokenIds) -> Literal["open", "closed"] | None:
+    def state(self, token_ids: npt.NDArray[np.int64] | list[int]) -> Literal["open", "closed"] | None:
         """What the last mark says in the turn that the model is to write; None where it has none.
 
-        Only that turn counts: marks that somebody typed in an earlier one say nothing.
+        token_ids: [tokens], the whole prompt. Only that turn counts: marks that somebody typed in an earlier one say
+        nothing.
         """
-        for token in token_ids[::-1]:
+        backwards: Iterable[int] = token_ids[::-1]
+        for token in backwards:
             if token == self.start:
                 return "open"
             if token == self.end:

@@ -1,0 +1,43 @@
+"""What follows from the settings."""
+
+from pathlib import Path
+
+import pytest
+
+from triton_renderer.settings import BUNDLED_MODEL, Settings, SettingsError, load_settings, reachable
+
+
+@pytest.fixture(autouse=True)
+def no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
+def test_of_a_folder_only_the_name_is_shown_and_of_a_hub_id_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load_settings(model="some/model").model_id == "some/model"
+    assert load_settings(model=str(BUNDLED_MODEL)).model_id == "shapes-vl"
+    monkeypatch.chdir(tmp_path)
+    assert load_settings(model=".").model_id == tmp_path.name
+
+
+def test_a_model_is_served_under_its_own_name_or_another() -> None:
+    assert load_settings(model="some/model").model_name == "some/model"
+    assert load_settings(model="some/model", served_model_name="name").model_name == "name"
+
+
+def test_neither_the_shim_nor_triton_is_on_the_network_unless_somebody_says_so() -> None:
+    assert (load_settings().host, load_settings().triton_host) == ("127.0.0.1", "127.0.0.1")
+    assert load_settings(host="0.0.0.0").triton_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("name", ["host", "triton_host"])
+def test_an_empty_address_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"^{name.upper()}=''"):
+        load_settings(**{name: ""})
+
+
+@pytest.mark.parametrize(
+    ("host", "address"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("10.1.2.3", "10.1.2.3"), ("box", "box")]
+)
+def test_a_server_on_all_addresses_is_reached_by_loopback(host: str, address: str) -> None:
+    assert reachable(host) == address
