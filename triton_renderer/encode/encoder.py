@@ -158,7 +158,9 @@ class Encoder:
     def _announce(
         self, context: RequestContext, outputs: list[EncoderOutput], offsets: npt.NDArray[np.int64]
     ) -> dict[str, Any] | None:
-        """`ec_transfer_params` for the items that came with data: where, and what, to pull."""
+        """`ec_transfer_params` for the items that came with data: where, and what, to pull. A coupled answer has none."""
+        if context.derender is not None:
+            return None
         items = [
             {
                 "mm_hash": feature.mm_hash,

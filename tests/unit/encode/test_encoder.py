@@ -11,7 +11,7 @@ from triton_renderer import tensors
 from triton_renderer.encode import Encoder
 from triton_renderer.encode.encoder import Encoded
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.protocol.stages import FeatureItem, RequestContext
+from triton_renderer.protocol.stages import DerenderContext, FeatureItem, RequestContext
 from triton_renderer.settings import load_settings
 from triton_renderer.wire import Field, Item, encode_item, metadata_of
 
@@ -148,6 +148,14 @@ def test_metadata_with_announced_parameters_gives_the_announced_rows(encoder: En
         again = encode(encoder, [("a", None, metadata_of(item), 6)], ec=form)
         assert torch.equal(again.embeddings, first.embeddings)
         assert again.encoded.ec_transfer_params is None
+
+
+def test_coupled_requests_announce_nothing(encoder: Encoder) -> None:
+    feature = FeatureItem(modality="image", mm_hash="a", placeholder={"offset": 0, "length": 6})  # type: ignore[arg-type]
+    derender = DerenderContext(kind="chat", id="r", created=0, model="m", stream=False)
+    context = RequestContext(id="r", features=[feature], derender=derender)
+    encoded = encoder.encode(*tensors.concatenate([encode_item(picture(3)), b""]), context)
+    assert encoded.encoded.ec_transfer_params is None
 
 
 def test_metadata_alone_is_refused(encoder: Encoder) -> None:
