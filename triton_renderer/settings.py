@@ -28,7 +28,7 @@ class Settings(BaseSettings):
     served_model_name: str | None = Field(
         None, pattern=r"\S", description="name that clients use (default: the id, or the folder's name)"
     )
-    role: Literal["all"] = Field("all", description="which stages this server runs")
+    role: Literal["all"] = Field("all", description="stages that this server runs; only all for now")
     host: str = Field("127.0.0.1", min_length=1, description="address that the shim listens on")
     triton_host: str = Field(
         "127.0.0.1",

@@ -1,6 +1,6 @@
 """One question about a picture, answered by three servers: one renders, one encodes, one generates.
 
-    python -m client.examples.coordinator shapes-vl picture.png --prompt "How many squares?"
+    .venv/bin/python -m client.examples.coordinator shapes-vl picture.png --prompt "How many squares?"
 
 The pixels go to the encode server alone. What the prefill server gets is the tokens, the place and the grid of the
 picture in them, and where its embeddings are to be had. All three roles may be the same server, started with
