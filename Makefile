@@ -26,7 +26,7 @@ test-unit: $(VENV)/.installed-dev ## the tests that need no Triton
 	$(BIN)/python -m pytest tests/unit -m "not long"
 
 test-long: perf-tools ## the tests that take minutes each
-	$(BIN)/python -m pytest tests -m long
+	$(BIN)/python -m pytest tests -m long -rP
 
 perf-tools: $(VENV)/.installed-dev ## get perf_analyzer; run it with: .venv/bin/triton-renderer perf-analyzer -- ...
 	@$(BIN)/triton-renderer install --perf-analyzer
