@@ -116,6 +116,7 @@ class Engine:
         """One round: messages, then a step. False when the engine is to end."""
         if not self._take_messages_safely():
             return False
+        self.heartbeat = time.monotonic()  # an idle engine comes round as well
         try:
             self._drop_cancelled()
             self._step()

@@ -223,6 +223,11 @@ def test_close_fails_running_waiting_and_later_requests(engine: Engine, runner: 
         assert sink.num_ends == 1
 
 
+def test_idle_engine_keeps_its_heartbeat(engine: Engine) -> None:
+    engine.heartbeat = 0.0
+    wait_until(lambda: time.monotonic() - engine.heartbeat < 2.0)
+
+
 def test_full_queue_is_refused() -> None:
     runner = CountingRunner()
     runner.step_s = 0.01
