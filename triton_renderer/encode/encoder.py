@@ -6,7 +6,6 @@ that its sender can send it again. It is never guessed, and never another pictur
 
 import inspect
 import logging
-import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from transformers.image_processing_base import ImageProcessingMixin
 
 from triton_renderer import checkpoint, tensors
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
-from triton_renderer.encode.items import PixelFormat, check_grid, check_pixels, parse_item, tower_inputs
+from triton_renderer.encode.items import PixelFormat, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
@@ -72,7 +71,7 @@ class Encoder:
             return NOTHING
         outputs = [self._output(*item, context) for item in _items(mm_data, mm_offsets, context)]
         for index, (feature, output) in enumerate(zip(context.features, outputs, strict=True)):
-            _check_rows(feature, output, index)
+            _check_length(feature, output.rows, f"features.{feature.modality}.{index}")
         features = [output.features for output in outputs]
         return Encoded(
             torch.cat([part.reshape(-1) for part in features]).view(torch.uint8),
@@ -108,12 +107,10 @@ class Encoder:
     def _from_data(self, feature: FeatureItem, item: Item, where: str, context: RequestContext) -> EncoderOutput:
         if unknown := item.keys() - self._parameters:
             raise InvalidRequest(f"{where}: {sorted(unknown)[0]!r} is not an input of this model's encoder", where)
-        check_pixels(item, self._pixel_format, where)
-        if self._pixel_format.patch is not None:
+        rows = check_pixels(item, self._pixel_format, where)
+        if rows is not None:
             # Before the tower runs: a wrong placeholder is the sender's mistake and must not cost it.
-            _check_length(
-                feature, math.prod(check_grid(item, self._pixel_format, where)) // self._pixel_format.merge_size**2, where
-            )
+            _check_length(feature, rows, where)
         digest = self._digest(item, context.cache_salt)
         self.cache.name(_alias(feature, context), digest)
         output = self.cache.get(digest)
@@ -205,10 +202,6 @@ def _items(
         )
     for index, feature in enumerate(context.features):
         yield feature, slices[2 * index], slices[2 * index + 1], f"features.{feature.modality}.{index}"
-
-
-def _check_rows(feature: FeatureItem, output: EncoderOutput, index: int) -> None:
-    _check_length(feature, output.rows, f"features.{feature.modality}.{index}")
 
 
 def _check_length(feature: FeatureItem, rows: int, where: str) -> None:

@@ -74,8 +74,11 @@ def parse_item(packed: memoryview, where: str) -> Item:
         raise InvalidRequest(f"{where}: {error}", where) from error
 
 
-def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> None:
-    """Raises InvalidRequest unless `pixel_values` and the grid, where the model has one, agree in every size."""
+def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> int | None:
+    """The rows that the tower will make of the item; None where only the tower can tell.
+
+    Raises InvalidRequest unless `pixel_values` and the grid, where the model has one, agree in every size.
+    """
     pixels = item.get("pixel_values")
     if pixels is None or not isinstance(pixels.data, np.ndarray):
         raise InvalidRequest(f"{where}: pixel_values must be a tensor", where)
@@ -92,7 +95,7 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> None:
         if name != "pixel_values" and not _is_small(field.data):
             raise InvalidRequest(f"{where}: {name} must be an integer tensor of at most {MAX_METADATA} numbers", where)
     if pixel_format.patch is None:
-        return
+        return None
     grid = check_grid(item, pixel_format, where)
     width = math.prod(pixel_format.patch)
     if values.shape != (math.prod(grid), width):
@@ -100,6 +103,7 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> None:
             f"{where}: pixel_values has shape {list(values.shape)}, its grid {list(grid)} takes [{math.prod(grid)}, {width}]",
             where,
         )
+    return math.prod(grid) // pixel_format.merge_size**2
 
 
 def _is_small(data: object) -> bool:
