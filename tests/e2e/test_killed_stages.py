@@ -95,6 +95,21 @@ def our_regions() -> set[str]:
     return {path.name for path in Path("/dev/shm").glob(f"triton_renderer_{os.getpid()}_*")}
 
 
+def end(stack: Stack, clients: list[Client]) -> None:
+    """Ends the clients, with what they have under way.
+
+    The plain request is aborted again and again: the client may be about to send one when it is told to stop.
+    """
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    for client in clients:
+        client.stop.set()
+    for client in clients:
+        while client.is_alive() and time.monotonic() < deadline:
+            httpx.post(f"{stack.shim_url}/inference/v1/abort_requests", json={"request_ids": ["chatcmpl-plain"]}, timeout=5)
+            client.join(0.5)
+        assert not client.is_alive(), "a request hangs"
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_killed_stage_fails_what_is_open_and_comes_back(stack: Stack, stage: str) -> None:
     url = f"{stack.shim_url}/v1/chat/completions"
@@ -119,12 +134,9 @@ def test_killed_stage_fails_what_is_open_and_comes_back(stack: Stack, stage: str
     finally:
         for client in clients:
             client.stop.set()
-        httpx.post(f"{stack.shim_url}/inference/v1/abort_requests", json={"request_ids": ["chatcmpl-plain"]}, timeout=5)
+        end(stack, clients)
     answer = httpx.post(url, json=LONG | {"max_tokens": 3}, timeout=30)
     assert answer.status_code == 200, answer.text
-    for client in clients:
-        client.join(60)
-        assert not client.is_alive(), "a request hangs"
     for client in clients:
         for _, problem in client.failures:
             assert "503" in problem, problem
