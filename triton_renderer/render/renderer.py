@@ -205,8 +205,8 @@ class Renderer:
     def _tokenize(self, text: str, request: Request, add_special_tokens: bool, param: str) -> Prompt:
         if len(text) > self._longest_text:  # to be cut down or not: the time goes by before there is anything to cut
             raise self._too_long(f"{len(text)} characters", param)
-        encoded = self._model.tokenizer.encode(text, add_special_tokens)
-        return Prompt(encoded.token_ids, [], encoded.offsets if request.return_token_offsets else None)
+        encoded = self._model.tokenizer.encode(text, add_special_tokens, with_offsets=bool(request.return_token_offsets))
+        return Prompt(encoded.token_ids, [], encoded.offsets)
 
     def _with_pictures(
         self, prompt: Prompt, parts: Sequence[ImagePart], media: Sequence[memoryview]

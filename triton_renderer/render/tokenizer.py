@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig, PreTrainedTokenizerFast
 
+from triton_renderer.render.fast_encoder import FastEncoder
 from triton_renderer.settings import SettingsError
 
 TokenIds = npt.NDArray[np.int64]
@@ -34,10 +35,10 @@ def media_token_ids(config: PreTrainedConfig) -> set[int]:
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids, and for each the (start, end) of its characters in the text."""
+    """Token ids, and for each the (start, end) of its characters in the text where that was asked for."""
 
     token_ids: TokenIds
-    offsets: list[tuple[int, int]]
+    offsets: list[tuple[int, int]] | None = None
 
 
 class PromptTokenizer:
@@ -56,13 +57,16 @@ class PromptTokenizer:
             raise SettingsError(f"MODEL: the media token {unknown[0]!r} is not a special token of its tokenizer")
         self._revealed = {secret: token for token, secret in self._secret.items()}
         self._guarded = _renamed(self._plain, self._secret) if self._secret else self._plain
+        self._fast = FastEncoder.proven_equal(self._guarded)
         self._check()
         self.max_chars_per_token = max(map(len, self._plain.get_vocab()))
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> Encoded:
+    def encode(self, text: str, add_special_tokens: bool = False, with_offsets: bool = False) -> Encoded:
         """A prompt's tokens. Media tokens come only of what `hide` or the chat template put in."""
+        if self._fast is not None and not with_offsets:
+            return Encoded(self._fast.encode(text, add_special_tokens))
         encoding = self._guarded.encode(text, add_special_tokens=add_special_tokens)
-        return Encoded(np.array(encoding.ids, np.int64), encoding.offsets)
+        return Encoded(np.array(encoding.ids, np.int64), encoding.offsets if with_offsets else None)
 
     def decode(self, token_ids: TokenIds) -> str:
         """The text of these tokens, special ones included."""

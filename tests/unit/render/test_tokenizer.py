@@ -75,6 +75,7 @@ def test_the_state_of_the_original_is_not_touched(bundled: PreTrainedTokenizerFa
 
 def test_offsets_are_character_positions(bundled: PreTrainedTokenizerFast) -> None:
     text = "é 🙂 ab"
-    encoded = PromptTokenizer(bundled).encode(text)
+    encoded = PromptTokenizer(bundled).encode(text, with_offsets=True)
+    assert encoded.offsets is not None
     assert encoded.offsets[0][0] == 0
     assert encoded.offsets[-1][1] == len(text)
