@@ -4,11 +4,14 @@ The launcher, the shim and the stages read the same environment. An unusable val
 and what would do; an empty variable counts as unset.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "shapes-vl"
 
@@ -41,11 +44,12 @@ class Settings(BaseSettings):
     triton_metrics_port: Port = Field(8002, description="port of Triton's metrics")
     max_model_len: int | None = Field(None, ge=1, description="context length in tokens (default: the model's)")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="dtype of weights and KV cache")
-    tool_call_parser: Literal["auto", "none", "hermes"] = Field(
-        "auto", description="tool call format (auto: hermes for the bundled model, else none)"
+    tool_call_parser: str = Field(
+        "auto",
+        description="tool call format, a name of docs/parsers.md or none (auto: hermes for the bundled model, else none)",
     )
-    reasoning_parser: Literal["auto", "none", "qwen3"] = Field(
-        "auto", description="reasoning format (auto: qwen3 for the bundled model, else none)"
+    reasoning_parser: str = Field(
+        "auto", description="reasoning format, a name of docs/parsers.md or none (auto: qwen3 for the bundled model, else none)"
     )
     api_key: str | None = Field(None, description="key that every route but /health asks for")
     allowed_media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
@@ -77,6 +81,16 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             return tuple(host.strip().lower().rstrip(".") for host in value.split(",") if host.strip())
         return value
+
+    @field_validator("tool_call_parser")
+    @classmethod
+    def _known_tool_parser(cls, name: str) -> str:
+        return _known(name, TOOL_FORMATS)
+
+    @field_validator("reasoning_parser")
+    @classmethod
+    def _known_reasoning_parser(cls, name: str) -> str:
+        return _known(name, REASONING_FORMATS)
 
     @property
     def is_bundled_model(self) -> bool:
@@ -118,6 +132,13 @@ class Settings(BaseSettings):
             else str(int(value) if value is True or value is False else value)
             for name, value in values.items()
         }
+
+
+def _known(name: str, formats: Iterable[str]) -> str:
+    names = ("auto", "none", *formats)
+    if name not in names:
+        raise ValueError(f"one of {', '.join(names)} is expected")
+    return name
 
 
 def reachable(host: str) -> str:

@@ -1,10 +1,12 @@
 """What follows from the settings."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from triton_renderer.settings import BUNDLED_MODEL, Settings, SettingsError, load_settings, reachable
+from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,18 @@ def test_an_empty_address_is_refused(name: str) -> None:
 )
 def test_a_server_on_all_addresses_is_reached_by_loopback(host: str, address: str) -> None:
     assert reachable(host) == address
+
+
+@pytest.mark.parametrize(("name", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)])
+def test_parsers_go_by_their_registered_names(name: str, formats: Iterable[str]) -> None:
+    for known in ("auto", "none", *formats):
+        assert getattr(load_settings(**{name: known}), name) == known
+    with pytest.raises(SettingsError, match=f"^{name.upper()}='other': .*one of auto, none, {', '.join(formats)} is expected$"):
+        load_settings(**{name: "other"})
+
+
+def test_the_bundled_model_has_parsers_unless_somebody_wants_none_and_another_model_has_none() -> None:
+    assert (load_settings().tool_parser_name, load_settings().reasoning_parser_name) == ("hermes", "qwen3")
+    assert load_settings(tool_call_parser="none").tool_parser_name is None
+    assert load_settings(model="some/model").tool_parser_name is None
+    assert load_settings(model="some/model", reasoning_parser="granite").reasoning_parser_name == "granite"

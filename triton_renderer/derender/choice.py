@@ -1,6 +1,5 @@
 """One choice of an answer, from its tokens to what the client sees of them."""
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,7 +51,7 @@ class Choice:
             reasoning_parser(context.reasoning_open, tool_parser.call_markers if tool_parser else ())
             if reasoning_parser
             else None,
-            tool_parser(_new_call_id) if tool_parser else None,
+            tool_parser(parameter_types=context.parameter_types) if tool_parser else None,
             context.parallel_tool_calls,
         )
         self._hides_tokens = reasoning_parser is not None and not context.include_reasoning
@@ -138,7 +137,3 @@ def parsers_for(model: OutputModel, context: DerenderContext) -> tuple[type[Reas
     if context.kind == "completion":
         return None, None
     return model.reasoning_parser, model.tool_parser if context.tool_choice != "none" else None
-
-
-def _new_call_id() -> str:
-    return f"chatcmpl-tool-{secrets.token_hex(8)}"

@@ -7,7 +7,7 @@ from typing import Self
 from transformers import PreTrainedTokenizerFast
 
 from triton_renderer import checkpoint
-from triton_renderer.derender.parsers import REASONING_PARSERS, TOOL_PARSERS
+from triton_renderer.derender.parsers import reasoning_parser, tool_parser
 from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
 from triton_renderer.settings import Settings
 from triton_renderer.text.reasoning import ReasoningMarks
@@ -40,8 +40,8 @@ class OutputModel:
             max_model_len=checkpoint.context_length(config, settings),
             eos_token_ids=eos_token_ids(settings.model, config, tokenizer),
             reasoning_marks=ReasoningMarks.load(settings.reasoning_parser_name, tokenizer),
-            reasoning_parser=REASONING_PARSERS[settings.reasoning_parser_name] if settings.reasoning_parser_name else None,
-            tool_parser=TOOL_PARSERS[settings.tool_parser_name] if settings.tool_parser_name else None,
+            reasoning_parser=reasoning_parser(settings.reasoning_parser_name) if settings.reasoning_parser_name else None,
+            tool_parser=tool_parser(settings.tool_parser_name) if settings.tool_parser_name else None,
         )
 
     def marker_ids(self, parsers: Iterable[type[ReasoningParser] | type[ToolParser] | None]) -> frozenset[int]:
@@ -57,11 +57,7 @@ class OutputModel:
 
     def closes_reasoning_unopened(self, token_ids: list[int]) -> bool:
         """The output ends a reasoning block that it has not begun: so the prompt, which is not known, began it."""
-        parser = self.reasoning_parser
-        if parser is None:
-            return False
-        before, closing, _ = self._text(token_ids).partition(parser.closing)
-        return bool(closing) and parser.opening not in before
+        return self.reasoning_parser is not None and self.reasoning_parser.closes_unopened(self._text(token_ids))
 
     def _text(self, token_ids: list[int]) -> str:
         text: str = self.tokenizer.backend_tokenizer.decode(token_ids, skip_special_tokens=False)

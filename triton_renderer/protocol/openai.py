@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from triton_renderer.protocol.base import Int64, NullableBool, StreamOptions, TokenId, Wire
+from triton_renderer.protocol.json_schema import parameter_types
 from triton_renderer.protocol.sampling import StopStrings, TokenIdList
 
 
@@ -130,6 +131,7 @@ class ChatCompletionRequest(_SamplingFields):
         return {
             "tool_choice": "named" if named else choice,
             "tool_name": named.function.name if named else None,
+            "parameter_types": {tool.function.name: parameter_types(tool.function.parameters) for tool in self.tools or ()},
             "parallel_tool_calls": self.parallel_tool_calls is not False,
         }
 

@@ -59,6 +59,8 @@ class DerenderContext(Wire):
     """The rendered prompt left a reasoning block open."""
     tool_choice: Literal["none", "auto", "required", "named"] = "none"
     tool_name: str | None = None
+    parameter_types: dict[str, dict[str, list[str]]] = {}
+    """The JSON types of each tool's parameters, for parsers of formats that do not write them."""
     parallel_tool_calls: bool = True
     include_reasoning: bool = True
     stop: list[str] = []

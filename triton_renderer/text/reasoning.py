@@ -9,17 +9,18 @@ import numpy.typing as npt
 from transformers import PreTrainedTokenizerFast
 
 from triton_renderer.settings import SettingsError
-
-MARKS = {"qwen3": ("<think>", "</think>")}
-"""The tokens around reasoning, by reasoning parser."""
+from triton_renderer.text.formats import REASONING_FORMATS
 
 
 @dataclass(frozen=True)
 class ReasoningMarks:
-    """The ids of the tokens around reasoning, and of those that begin and end turns."""
+    """The ids of the tokens around reasoning, and of those that begin and end turns.
 
-    start: int
-    end: int
+    Without the former it is a format whose reasoning no prompt opens.
+    """
+
+    start: int | None
+    end: int | None
     turns: frozenset[int]
 
     @classmethod
@@ -27,10 +28,13 @@ class ReasoningMarks:
         """None without a reasoning parser. Raises SettingsError where its marks are not tokens of the model."""
         if parser is None:
             return None
+        marks = REASONING_FORMATS[parser].marks
+        if marks is None:
+            return cls(None, None, frozenset())
         backend = tokenizer.backend_tokenizer
-        start, end = (backend.token_to_id(mark) for mark in MARKS[parser])
+        start, end = (backend.token_to_id(mark) for mark in marks)
         if start is None or end is None:
-            raise SettingsError(f"REASONING_PARSER={parser}: the model has no tokens {' and '.join(MARKS[parser])}")
+            raise SettingsError(f"REASONING_PARSER={parser}: the model has no tokens {' and '.join(marks)}")
         added = backend.get_added_tokens_decoder()
         special = frozenset(token_id for token_id, token in added.items() if token.special)
         return cls(start, end, special - {start, end})
@@ -41,6 +45,8 @@ class ReasoningMarks:
         token_ids: [tokens], the whole prompt. Only that turn counts: marks that somebody typed in an earlier one say
         nothing.
         """
+        if self.start is None:
+            return "closed"
         backwards: Iterable[int] = token_ids[::-1]
         for token in backwards:
             if token == self.start:

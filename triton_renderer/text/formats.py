@@ -1,0 +1,32 @@
+"""The output formats, by the names under which TOOL_CALL_PARSER and REASONING_PARSER choose them.
+
+This is the one place where a parser is registered: a line here, and a file of its own in `derender/parsers/`. The names are
+the reference's. docs/parsers.md says how a parser is written.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ReasoningFormat:
+    """A way to write reasoning."""
+
+    parser: str
+    """`module:Class` within `triton_renderer.derender.parsers`."""
+    marks: tuple[str, str] | None = None
+    """The tokens around the reasoning, where a prompt can leave it open; the model must have them. None where it begins
+    in the output or not at all."""
+
+
+_THINK = ("<think>", "</think>")
+
+REASONING_FORMATS: dict[str, ReasoningFormat] = {
+    "deepseek_r1": ReasoningFormat("deepseek_r1:DeepSeekR1Reasoning", _THINK),
+    "granite": ReasoningFormat("granite:GraniteReasoning"),
+    "qwen3": ReasoningFormat("qwen3:Qwen3Reasoning", _THINK),
+}
+
+TOOL_FORMATS: dict[str, str] = {
+    "hermes": "hermes:HermesTools",
+}
+"""`module:Class` within `triton_renderer.derender.parsers`, of each way to write tool calls."""
