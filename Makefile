@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install perf-tools serve test test-unit test-long lint format train evaluate clean
+.PHONY: help install perf-tools serve test test-unit test-long fuzz lint format train evaluate clean
 
 help: ## what there is (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test-long: perf-tools ## the tests that take minutes each
 
 perf-tools: $(VENV)/.installed-dev ## get perf_analyzer; run it with: .venv/bin/triton-renderer perf-analyzer -- ...
 	@$(BIN)/triton-renderer install --perf-analyzer
+
+fuzz: $(VENV)/.installed-fuzz ## 5,000 random requests against a real server
+	$(BIN)/python -m tests.fuzz
 
 lint: $(VENV)/.installed-dev ## ruff and mypy
 	$(BIN)/ruff check .
@@ -56,6 +59,10 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.installed-fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[fuzz]'
 	@touch $@
 
 $(VENV)/.created:

@@ -23,9 +23,11 @@ def reference(model: type[BaseModel]) -> dict[str, Any]:
     return {"$ref": _COMPONENTS.format(model=model.__name__)}
 
 
-def takes(model: type[BaseModel], gives: dict[str, Any] | None = None, *, streams: bool = False) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads `model` and answers with a document of schema `gives`."""
-    answer: dict[str, Any] = {"application/json": {"schema": gives or {"type": "object"}}}
+def takes(
+    model: type[BaseModel], gives: dict[str, Any] | None = None, *, streams: bool = False, is_empty: bool = False
+) -> dict[str, Any]:
+    """`openapi_extra` of a route that reads `model` and answers with a document of schema `gives`, or with nothing at all."""
+    answer: dict[str, Any] = {} if is_empty else {"application/json": {"schema": gives or {"type": "object"}}}
     if streams:
         answer["text/event-stream"] = {"schema": {"type": "string"}}
     return {

@@ -41,7 +41,7 @@ async def generate(request: Request) -> Response:
     return DocumentAnswer(shim, open_request, lambda: whole_document(shim.stream("generate", inputs), response))
 
 
-@router.post("/inference/v1/abort_requests", openapi_extra=takes(AbortRequest))
+@router.post("/inference/v1/abort_requests", response_class=Response, openapi_extra=takes(AbortRequest, is_empty=True))
 async def abort_requests(request: Request) -> Response:
     """Ends requests by the ids that clients know them by. One that is over, or never was, is no error."""
     shim = shim_of(request)

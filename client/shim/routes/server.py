@@ -1,7 +1,7 @@
 """The server about itself."""
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from client.shim.context import shim_of
@@ -24,7 +24,7 @@ async def version() -> Response:
     return JSONResponse({"version": __version__})
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """The shim's counters, for Prometheus. Triton's own stand on Triton's metrics port."""
     return Response(generate_latest(shim_of(request).metrics.registry), media_type=CONTENT_TYPE_LATEST)
