@@ -8,6 +8,7 @@ import torch
 from transformers import AutoImageProcessor
 
 from triton_renderer import tensors
+from triton_renderer.checkpoint import load_config
 from triton_renderer.encode import Encoder
 from triton_renderer.encode.encoder import Encoded
 from triton_renderer.errors import InvalidRequest
@@ -15,8 +16,9 @@ from triton_renderer.protocol.stages import DerenderContext, FeatureItem, Reques
 from triton_renderer.settings import load_settings
 from triton_renderer.wire import Field, Item, encode_item, metadata_of
 
-MERGE = 2
-WIDTH = 3 * 2 * 16 * 16
+VISION = load_config(load_settings()).vision_config
+MERGE = VISION.spatial_merge_size
+WIDTH = VISION.in_channels * VISION.temporal_patch_size * VISION.patch_size**2
 
 
 @pytest.fixture(scope="module")

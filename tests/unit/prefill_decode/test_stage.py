@@ -9,13 +9,16 @@ import pytest
 import torch
 
 from tests.unit.prefill_decode.fakes import NotingSink
+from triton_renderer.checkpoint import load_config
 from triton_renderer.errors import InvalidRequest, StageUnavailable
 from triton_renderer.prefill_decode import PrefillDecode
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.stages import EncodedItems, RequestContext
 from triton_renderer.settings import load_settings
 
-ROWS, HIDDEN, DEEPSTACK = 6, 192, 2
+CONFIG = load_config(load_settings())
+ROWS, HIDDEN = 6, CONFIG.text_config.hidden_size
+DEEPSTACK = len(CONFIG.vision_config.deepstack_visual_indexes)
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@ import base64
 import io
 import json
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from transformers import AutoImageProcessor
 
 from triton_renderer.protocol.stages import RenderJob
 from triton_renderer.render import Rendered, Renderer
@@ -34,6 +36,14 @@ def encoded(image: Image.Image, file_format: str = "PNG", **options: Any) -> byt
 
 def png(width: int = 96, height: int = 96, seed: int = 0) -> bytes:
     return encoded(noise(width, height, seed))
+
+
+@cache
+def num_tokens(width: int = 96, height: int = 96) -> int:
+    """How many tokens transformers' own processor gives a picture of that size for the bundled model."""
+    processor = AutoImageProcessor.from_pretrained(BUNDLED_MODEL)
+    grid = processor(Image.new("RGB", (width, height)), return_tensors="np")["image_grid_thw"][0]
+    return int(grid.prod()) // processor.merge_size**2
 
 
 def data_url(data: bytes, header: str = "data:image/png;base64") -> str:
@@ -64,6 +74,11 @@ def completion_job(prompt: Any, for_generate: bool = False, **fields: Any) -> Re
 
 def chat(renderer: Renderer, *messages: dict[str, Any], for_generate: bool = False, **fields: Any) -> Rendered:
     return renderer.render(chat_job(*messages, for_generate=for_generate, **fields))
+
+
+def shown(width: int = 96, height: int = 96) -> str:
+    """A picture of that size as `text_of` shows it."""
+    return f"<|vision_start|>{PAD}*{num_tokens(width, height)}<|vision_end|>"
 
 
 def text_of(renderer: Renderer, rendered: Rendered) -> str:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from PIL import Image
 from transformers import AutoImageProcessor, Gemma3Config, LlavaConfig, PreTrainedConfig, Qwen3VLProcessor
 
 from tests.unit.render.helpers import (
@@ -50,14 +51,19 @@ def qwen(**preprocessor: Any) -> QwenVlImages:
 
 def test_the_item_is_in_the_references_form(renderer: Renderer) -> None:
     rendered = chat(renderer, user(image_part(png(161, 184))))
+    processed = AutoImageProcessor.from_pretrained(BUNDLED_MODEL)(Image.new("RGB", (161, 184)), return_tensors="np")
+    count, width = processed["pixel_values"].shape
     kwargs, metadata = map(decode_item, rendered.items)
     assert list(kwargs) == ["pixel_values", "image_grid_thw"]
     grid, pixels = kwargs["image_grid_thw"], kwargs["pixel_values"]
     assert (grid.kind, grid.options) == ("batched", {"keep_on_cpu": True})
-    assert (tensor(kwargs, "image_grid_thw").dtype, tensor(kwargs, "image_grid_thw").tolist()) == (np.int64, [1, 8, 8])
+    assert (tensor(kwargs, "image_grid_thw").dtype, tensor(kwargs, "image_grid_thw").tolist()) == (
+        np.int64,
+        processed["image_grid_thw"][0].tolist(),
+    )
     assert (pixels.kind, list(pixels.options)) == ("flat", ["keep_on_cpu", "slices", "dim"])
-    assert pixels.options == {"keep_on_cpu": False, "slices": [[[0, 64, None]]], "dim": 0}
-    assert (tensor(kwargs, "pixel_values").dtype, tensor(kwargs, "pixel_values").shape) == (np.uint8, (64, 3 * 2 * 16 * 16))
+    assert pixels.options == {"keep_on_cpu": False, "slices": [[[0, count, None]]], "dim": 0}
+    assert (tensor(kwargs, "pixel_values").dtype, tensor(kwargs, "pixel_values").shape) == (np.uint8, (count, width))
     assert list(metadata) == ["image_grid_thw"]
     assert rendered.items[1] == rendered.items[1]
     assert metadata.keys() == metadata_of(kwargs).keys()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.render.helpers import chat, completion_job, image_part, png, text_part, user
+from tests.unit.render.helpers import chat, completion_job, image_part, num_tokens, png, text_part, user
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.generate import GenerateRequest
 from triton_renderer.protocol.render_answer import sampling_params_to_wire, to_generate_request
@@ -71,8 +71,8 @@ def test_a_chat_with_pictures(renderer: Renderer) -> None:
     assert [len(value["image"]) for value in features.values()] == [2, 2, 2, 2]
     spans = [feature.placeholder for feature in rendered.context.features]
     assert features["mm_placeholders"]["image"] == [
-        {"offset": spans[0].offset, "length": 12, "is_embed": None},
-        {"offset": spans[1].offset, "length": 15, "is_embed": None},
+        {"offset": spans[0].offset, "length": num_tokens(96, 64), "is_embed": None},
+        {"offset": spans[1].offset, "length": num_tokens(200, 128), "is_embed": None},
     ]
     for index in range(2):
         kwargs, metadata = (base64.b64decode(features[name]["image"][index]) for name in ("kwargs_data", "mm_metadata"))

@@ -4,7 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.render.helpers import PAD, chat, edited, image_part, model_folder, png, settings, text_of, text_part, user
+from tests.unit.render.helpers import (
+    PAD,
+    chat,
+    edited,
+    image_part,
+    model_folder,
+    png,
+    settings,
+    shown,
+    text_of,
+    text_part,
+    user,
+)
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.render import Renderer
 from triton_renderer.settings import SettingsError
@@ -35,8 +47,8 @@ def test_a_template_for_strings_gets_parts_as_one_string(tmp_path: Path, source:
     renderer = with_template(tmp_path, source)
     assert "user\nplain<|im_end|>" in text_of(renderer, chat(renderer, user("plain")))
     rendered = chat(renderer, user(text_part("A"), image_part(), text_part("B"), image_part(png(200, 128)), text_part("C")))
-    shown = f"A\n<|vision_start|>{PAD}*9<|vision_end|>\nB\n<|vision_start|>{PAD}*15<|vision_end|>\nC<|im_end|>"
-    assert shown in text_of(renderer, rendered)
+    expected = f"A\n{shown()}\nB\n{shown(200, 128)}\nC<|im_end|>"
+    assert expected in text_of(renderer, rendered)
 
 
 @pytest.mark.parametrize("source", [LISTS, THROUGH_A_MACRO])
@@ -44,13 +56,13 @@ def test_a_template_for_lists_gets_a_plain_string_as_a_part(tmp_path: Path, sour
     renderer = with_template(tmp_path, source)
     assert "plain" in text_of(renderer, chat(renderer, user("plain")))
     rendered = chat(renderer, user(text_part("A"), image_part(), text_part("B"), text_part("C")))
-    assert f"A<|vision_start|>{PAD}*9<|vision_end|>BC" in text_of(renderer, rendered)
+    assert f"A{shown()}BC" in text_of(renderer, rendered)
 
 
 def test_a_template_for_lists_that_knows_no_pictures_gets_their_tokens_as_text(tmp_path: Path) -> None:
     renderer = with_template(tmp_path, LISTS_OF_TEXT)
     rendered = chat(renderer, user(text_part("A"), image_part(), text_part(PAD)))
-    assert text_of(renderer, rendered) == f"[A][<|vision_start|>{PAD}*9<|vision_end|>][{PAD}]"
+    assert text_of(renderer, rendered) == f"[A][{shown()}][{PAD}]"
 
 
 @pytest.mark.parametrize("source", [STRINGS, LISTS, LISTS_OF_TEXT])
