@@ -2,6 +2,7 @@
 
     RendererError                 500  anything of ours that went wrong
     ├── InvalidRequest            400  the request does not fit, `param` says where
+    │   ├── BadBody               400  … because its body is not of the documented form
     │   ├── NotFound              404  no such model
     │   ├── Forbidden             403  the route is switched off
     │   └── TooLarge              413  the request is larger than the server takes
@@ -37,6 +38,12 @@ class InvalidRequest(RendererError):
     status = 400
     type = "BadRequestError"
     triton_code = "INVALID_ARG"
+
+
+class BadBody(InvalidRequest):
+    """The body is not JSON, or not of the documented form. The reference gives these a type of their own."""
+
+    type = "Bad Request"
 
 
 class NotFound(InvalidRequest):
@@ -87,7 +94,7 @@ class StageUnavailable(RendererError):
 
 
 ALL_ERRORS: tuple[type[RendererError], ...] = (
-    InvalidRequest, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
+    InvalidRequest, BadBody, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
 )  # fmt: skip
 _BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
 MAX_MESSAGE, MAX_PARAM = 2000, 200

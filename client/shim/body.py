@@ -7,9 +7,9 @@ from uuid import uuid4
 import orjson
 from fastapi import Request
 
-from client.shim.errors import BadBody, BodyTimeout
-from triton_renderer.errors import InvalidRequest, TooLarge
-from triton_renderer.protocol.base import Model, Wire, parse
+from client.shim.errors import BodyTimeout
+from triton_renderer.errors import BadBody, InvalidRequest, TooLarge
+from triton_renderer.protocol.base import Wire
 
 MAX_ID_LENGTH = 512
 BODY_TIMEOUT_S = 60.0
@@ -64,14 +64,6 @@ def _is_deeper(document: Any, depth: int) -> bool:
         if not level:
             return False
     return True
-
-
-def parse_as(model: type[Model], document: dict[str, Any]) -> Model:
-    """`protocol.base.parse` for what a client sent: a misfit is a BadBody."""
-    try:
-        return parse(model, document)
-    except InvalidRequest as error:
-        raise BadBody(error.message, error.param) from error
 
 
 def set_fields(body: Wire) -> dict[str, Any]:

@@ -20,12 +20,6 @@ LONGEST_TEXT = 2000
 _FAILURE = "renderer.failure"
 
 
-class BadBody(InvalidRequest):
-    """The body is not JSON, or not of the documented form. The reference gives these a type of their own."""
-
-    type = HTTPStatus.BAD_REQUEST.phrase
-
-
 class Unauthorized(InvalidRequest):
     """The request carries no API key, or a wrong one."""
 

@@ -7,12 +7,13 @@ from typing import Generic, Literal, TypeVar
 
 from fastapi import Request
 
-from client.shim.body import client_request_id, dump, load_object, new_id, parse_as, read_body, set_fields
+from client.shim.body import client_request_id, dump, load_object, new_id, read_body, set_fields
 from client.shim.concurrency import offload
 from client.shim.context import Shim
 from client.shim.open_requests import OpenRequest
 from client.shim.triton import STAGES_OF, Tensors, document_tensor
 from triton_renderer.errors import InvalidRequest, TooLarge
+from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.media import detach_media
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.stages import RenderJob
@@ -113,11 +114,11 @@ def _check_total(num_prompts: int, num_bytes: int, limit: int) -> None:
 def _parse_chat(raw: bytes) -> tuple[ChatCompletionRequest, Tensors]:
     document = load_object(raw)
     media = detach_media(document)
-    return parse_as(ChatCompletionRequest, document), _media(media)
+    return parse(ChatCompletionRequest, document), _media(media)
 
 
 def _parse_completion(raw: bytes) -> CompletionRequest:
-    return parse_as(CompletionRequest, load_object(raw))
+    return parse(CompletionRequest, load_object(raw))
 
 
 def _media(media: list[bytes]) -> Tensors:

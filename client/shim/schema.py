@@ -8,13 +8,19 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from triton_renderer.protocol.base import ErrorResponse
-from triton_renderer.protocol.derender import DerenderChatRequest
+from triton_renderer.protocol.derender import (
+    DerenderChatRequest,
+    DerenderChatStreamRequest,
+    DerenderCompletionRequest,
+    DerenderCompletionStreamRequest,
+)
 from triton_renderer.protocol.generate import AbortRequest, GenerateRequest, GenerateResponse
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, ModelList
 
 _COMPONENTS = "#/components/schemas/{model}"
 _MODELS: tuple[type[BaseModel], ...] = (
-    AbortRequest, ChatCompletionRequest, CompletionRequest, DerenderChatRequest, ErrorResponse, GenerateRequest, GenerateResponse, ModelList,
+    AbortRequest, ChatCompletionRequest, CompletionRequest, DerenderChatRequest, DerenderChatStreamRequest,
+    DerenderCompletionRequest, DerenderCompletionStreamRequest, ErrorResponse, GenerateRequest, GenerateResponse, ModelList,
 )  # fmt: skip
 
 
@@ -24,14 +30,20 @@ def reference(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def takes(
-    model: type[BaseModel], gives: dict[str, Any] | None = None, *, streams: bool = False, is_empty: bool = False
+    model: type[BaseModel] | tuple[type[BaseModel], ...],
+    gives: dict[str, Any] | None = None,
+    *,
+    streams: bool = False,
+    is_empty: bool = False,
 ) -> dict[str, Any]:
-    """`openapi_extra` of a route that reads `model` and answers with a document of schema `gives`, or with nothing at all."""
+    """`openapi_extra` of a route that reads `model`, or one of several, and answers with a document of schema `gives`, or
+    with nothing at all."""
+    body = {"anyOf": [reference(each) for each in model]} if isinstance(model, tuple) else reference(model)
     answer: dict[str, Any] = {} if is_empty else {"application/json": {"schema": gives or {"type": "object"}}}
     if streams:
         answer["text/event-stream"] = {"schema": {"type": "string"}}
     return {
-        "requestBody": {"required": True, "content": {"application/json": {"schema": reference(model)}}},
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
             "200": {"description": "The answer", "content": answer},
             "default": {"description": "An error", "content": {"application/json": {"schema": reference(ErrorResponse)}}},

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 import orjson
 
-from triton_renderer.derender.choice import Choice, Piece, parsers_for
+from triton_renderer.derender.choice import Choice, Piece, Prompt
 from triton_renderer.derender.documents import ChatDocuments, CompletionDocuments, Documents, Extras, JsonObject, Usage
 from triton_renderer.derender.model import OutputModel
+from triton_renderer.derender.reading import Reading
 from triton_renderer.errors import RendererError
 from triton_renderer.protocol.stages import ChunkChoice, DerenderContext, GeneratedChunk
 
@@ -16,15 +17,14 @@ class Answer:
 
     def __init__(self, model: OutputModel, context: DerenderContext, is_strict: bool = True) -> None:
         """`is_strict`: a choice must have a finish reason, and logprobs where they are wanted; else these are null."""
-        self._model = model
+        self._reading = Reading.of(model, context)
+        self._prompt = Prompt(context.prompt_tail, context.reasoning_open, len(context.echo))
         self._is_strict = is_strict
         self._context = context
-        reasoning_parser, tool_parser = parsers_for(model, context)
-        self._counts_reasoning = reasoning_parser is not None
         self._documents: Documents = (
             CompletionDocuments(context)
             if context.kind == "completion"
-            else ChatDocuments(context, has_parsers=reasoning_parser is not None or tool_parser is not None)
+            else ChatDocuments(context, has_parsers=self._reading.has_parsers)
         )
         self._choices: dict[int, Choice] = {}
         self._pieces: dict[int, list[Piece]] = {}  # of an answer that is no stream, kept until its end
@@ -33,6 +33,10 @@ class Answer:
         self._cached_tokens = 0
 
     def push(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[bytes]:
+        """`documents` as JSON."""
+        return [orjson.dumps(document) for document in self.documents(token_ids, chunk)]
+
+    def documents(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[JsonObject]:
         """The documents that are ready: the newest of a stream, or the whole answer with its last chunk.
 
         Raises RendererError for a chunk that is not the next one, or that contradicts itself or an earlier one.
@@ -51,14 +55,14 @@ class Answer:
             position += part.num_tokens
         if chunk.final:
             documents += self._end(chunk)
-        return [orjson.dumps(document) for document in documents]
+        return documents
 
     def _continue(self, part: ChunkChoice, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[JsonObject]:
         index = self._context.choice_offset + part.index
         choice = self._choices.get(index)
         documents: list[JsonObject] = []
         if choice is None:
-            choice = self._choices[index] = Choice(self._model, self._context)
+            choice = self._choices[index] = Choice(self._reading, self._prompt)
             self._pieces[index] = []
             if self._context.stream:
                 documents = self._documents.opening(index, self._continuous_usage(choice), self._prompt_token_ids(chunk))
@@ -99,7 +103,7 @@ class Answer:
         return Usage(
             self._prompt_tokens,
             sum(choice.num_tokens for choice in choices),
-            sum(choice.num_reasoning_tokens for choice in choices) if self._counts_reasoning else None,
+            sum(choice.num_reasoning_tokens for choice in choices) if self._reading.reasoning_parser else None,
             self._cached_tokens,
         )
 

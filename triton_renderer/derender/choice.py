@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
-from triton_renderer.derender.model import OutputModel
-from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
+from pydantic import ConfigDict
+
 from triton_renderer.derender.parsers.events import Event, Reasoning, merged
-from triton_renderer.derender.parsers.message import MessageParser
+from triton_renderer.derender.parsers.message import MessageState
+from triton_renderer.derender.reading import Reading
 from triton_renderer.protocol.generate import GenerateLogprobs
 from triton_renderer.protocol.openai import ChatLogprobs, CompletionLogprobs
-from triton_renderer.protocol.stages import DerenderContext
-from triton_renderer.text.detokenizer import Detokenizer
-from triton_renderer.text.logprobs import LogprobsDecoder
+from triton_renderer.text.detokenizer import PROMPT_TAIL, Detokenizer, DetokenizerState
+from triton_renderer.text.logprobs import LogprobsDecoder, LogprobsState
+from triton_renderer.text.states import Count, Flag, MisfittingState, Text
 from triton_renderer.text.stop import StopMatcher
 
 
@@ -26,6 +28,42 @@ class Piece:
     stop_reason: int | str | None = None
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """What the output of a choice goes on from."""
+
+    tail: Sequence[int] = ()
+    """The last tokens."""
+    reasoning_open: bool = False
+    """The prompt left a reasoning block open."""
+    echo_length: int = 0
+    """Characters that are put in front of the output."""
+
+    @classmethod
+    def of(cls, token_ids: Sequence[int], reasoning_open: bool) -> Self:
+        """For a prompt of these tokens."""
+        return cls(token_ids[-PROMPT_TAIL:], reasoning_open)
+
+
+@dataclass
+class ChoiceState:
+    """What a choice knows between two pushes: as much as its look-back needs, however long the output is."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    num_tokens: Count
+    num_reasoning_tokens: Count
+    is_finished: Flag
+    unread: Count | None
+    """A token that ends the output, unless more come: then it is read like any other."""
+    detokenizer: DetokenizerState
+    stop: Text
+    """The end of the text, where it may be the beginning of a stop string."""
+    stopped_by: Text | None
+    parser: MessageState
+    logprobs: LogprobsState
+
+
 class Choice:
     """Follows one choice token by token, so that the cutting into chunks changes nothing.
 
@@ -34,28 +72,22 @@ class Choice:
     appears.
     """
 
-    def __init__(self, model: OutputModel, context: DerenderContext) -> None:
+    def __init__(self, reading: Reading, prompt: Prompt) -> None:
+        context, tokenizer = reading.context, reading.model.tokenizer
+        self._reading = reading
         self._context = context
-        reasoning_parser, tool_parser = parsers_for(model, context)
-        self._ending_ids = model.eos_token_ids.union(context.stop_token_ids)
         self._detokenizer = Detokenizer(
-            model.tokenizer,
-            context.prompt_tail,
+            tokenizer,
+            prompt.tail,
             context.skip_special_tokens,
             context.spaces_between_special_tokens,
-            keep=model.marker_ids((reasoning_parser, tool_parser)),
+            reading.marker_ids,
         )
         self._stop = StopMatcher(context.stop, context.include_stop_str_in_output)
         self._stopped_by: str | None = None
-        self._parser = MessageParser(
-            reasoning_parser(context.reasoning_open, tool_parser.call_markers if tool_parser else ())
-            if reasoning_parser
-            else None,
-            tool_parser(parameter_types=context.parameter_types) if tool_parser else None,
-            context.parallel_tool_calls,
-        )
-        self._hides_tokens = reasoning_parser is not None and not context.include_reasoning
-        self._logprobs = LogprobsDecoder(model.tokenizer, context.prompt_tail, len(context.echo))
+        self._parser = reading.new_parser(prompt.reasoning_open)
+        self._logprobs = LogprobsDecoder(tokenizer, prompt.tail, prompt.echo_length)
+        self._unread: int | None = None
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.is_finished = False
@@ -68,46 +100,94 @@ class Choice:
         logprobs: GenerateLogprobs | None = None,
     ) -> Piece:
         """What `token_ids` add; with a finish reason they are the last ones."""
-        ends_by_token = (
-            finish_reason == "stop"
-            and not isinstance(stop_reason, str)
-            and bool(token_ids)
-            and (token_ids[-1] == stop_reason or token_ids[-1] in self._ending_ids)
-        )
+        unread = [*token_ids] if self._unread is None else [self._unread, *token_ids]
+        num_read = self.num_tokens - (self._unread is not None)
+        self.num_tokens += len(token_ids)
+        self._unread = None
+        if unread and self._may_end_with(unread[-1], finish_reason, stop_reason):
+            ending = unread.pop()
+            self._unread = ending if finish_reason is None else None
         events: list[Event] = []
-        for position, token_id in enumerate(token_ids):
-            is_last = position == len(token_ids) - 1
-            self.num_tokens += 1
-            if is_last and ends_by_token:
-                break
-            was_in_reasoning = self._parser.in_reasoning
-            engine_stopped = is_last and finish_reason == "stop" and isinstance(stop_reason, str)
-            events += self._text(self._detokenizer.push([token_id]), self._is_armed or engine_stopped)
-            self.num_reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
-        piece = Piece(self._shown(events), list(token_ids), self._decoded(logprobs))
+        for number, token_id in enumerate(unread, 1):
+            engine_stopped = number == len(unread) and finish_reason == "stop" and isinstance(stop_reason, str)
+            events += self._read(token_id, engine_stopped or num_read + number > self._context.min_tokens)
+        piece = Piece(self._shown(events), list(token_ids), self._decoded(token_ids, logprobs))
         if finish_reason is not None:
             piece.events = merged(piece.events + self.close().events)
             piece.finish_reason, piece.stop_reason = self._reasons(finish_reason, stop_reason)
-        if self._hides_tokens:
+        if self._reading.hides_tokens:
             piece.token_ids, piece.logprobs = [], None
         return piece
 
     def close(self) -> Piece:
         """Ends a choice, also one of which nobody says why it ended: gives what is held back."""
-        events = self._text(self._detokenizer.finish(), self._is_armed)
+        is_armed = self.num_tokens > self._context.min_tokens
+        events = [] if self._unread is None else self._read(self._unread, is_armed)
+        events += self._text(self._detokenizer.finish(), is_armed)
         if self._stopped_by is None:
             events += self._parse(self._stop.flush())
+        self._unread = None
         self.is_finished = True
         return Piece(self._shown(events + self._parser.finish()), [])
 
-    @property
-    def _is_armed(self) -> bool:
-        return self.num_tokens > self._context.min_tokens
+    def state(self) -> ChoiceState:
+        """The state as plain JSON, for `from_state`."""
+        return ChoiceState(
+            self.num_tokens,
+            self.num_reasoning_tokens,
+            self.is_finished,
+            self._unread,
+            self._detokenizer.state(),
+            self._stop.state(),
+            self._stopped_by,
+            self._parser.state(),
+            self._logprobs.state(),
+        )
 
-    def _text(self, text: str, armed: bool) -> list[Event]:
+    @classmethod
+    def from_state(cls, reading: Reading, state: ChoiceState) -> Self:
+        """The choice of the same request that had this `state`.
+
+        Raises MisfittingState where a part of it does not belong to what the request asks for.
+        """
+        context, tokenizer = reading.context, reading.model.tokenizer
+        choice = cls(reading, Prompt())
+        choice._detokenizer = Detokenizer.from_state(
+            tokenizer,
+            state.detokenizer,
+            context.skip_special_tokens,
+            context.spaces_between_special_tokens,
+            reading.marker_ids,
+        )
+        choice._stop = StopMatcher.from_state(state.stop, context.stop, context.include_stop_str_in_output)
+        choice._logprobs = LogprobsDecoder.from_state(tokenizer, state.logprobs)
+        try:
+            choice._parser.restore(state.parser)
+        except MisfittingState as error:
+            raise error.within("parser") from error
+        choice.num_tokens, choice.num_reasoning_tokens = state.num_tokens, state.num_reasoning_tokens
+        choice.is_finished, choice._unread, choice._stopped_by = state.is_finished, state.unread, state.stopped_by
+        return choice
+
+    def _may_end_with(self, token_id: int, finish_reason: str | None, stop_reason: int | str | None) -> bool:
+        """`token_id`, the last one so far, ends the output; without a finish reason it is not known yet."""
+        if finish_reason is None:
+            return token_id in self._reading.ending_ids
+        if finish_reason != "stop" or isinstance(stop_reason, str):
+            return False
+        return token_id == stop_reason or token_id in self._reading.ending_ids
+
+    def _read(self, token_id: int, is_armed: bool) -> list[Event]:
+        """Unless `is_armed`, a stop string that ends here is text."""
+        was_in_reasoning = self._parser.in_reasoning
+        events = self._text(self._detokenizer.push([token_id]), is_armed)
+        self.num_reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
+        return events
+
+    def _text(self, text: str, is_armed: bool) -> list[Event]:
         if not text or self._stopped_by is not None:
             return []
-        text, self._stopped_by = self._stop.push(text, armed)
+        text, self._stopped_by = self._stop.push(text, is_armed)
         return self._parse(text)
 
     def _shown(self, events: list[Event]) -> list[Event]:
@@ -116,8 +196,11 @@ class Choice:
     def _parse(self, text: str) -> list[Event]:
         return self._parser.push(text) if text else []
 
-    def _decoded(self, logprobs: GenerateLogprobs | None) -> ChatLogprobs | CompletionLogprobs | None:
-        if logprobs is None or not self._context.want_logprobs:
+    def _decoded(self, token_ids: Sequence[int], logprobs: GenerateLogprobs | None) -> ChatLogprobs | CompletionLogprobs | None:
+        if not self._context.want_logprobs:
+            return None
+        if logprobs is None:
+            self._logprobs.skip(token_ids)
             return None
         if self._context.kind == "completion":
             return self._logprobs.completion(logprobs)
@@ -130,10 +213,3 @@ class Choice:
         if finish_reason == "stop" and self._parser.called and self._context.tool_choice != "named":
             finish_reason = "tool_calls"
         return finish_reason, stop_reason
-
-
-def parsers_for(model: OutputModel, context: DerenderContext) -> tuple[type[ReasoningParser] | None, type[ToolParser] | None]:
-    """The parsers that read this answer: none for a completion, and no calls are looked for where none may be made."""
-    if context.kind == "completion":
-        return None, None
-    return model.reasoning_parser, model.tool_parser if context.tool_choice != "none" else None

@@ -1,16 +1,19 @@
 """The derender stage: generated tokens in, the client's documents out. No weights, no GPU."""
 
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 
 from triton_renderer.derender import one_shot
 from triton_renderer.derender.answer import Answer
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.open_requests import OpenRequests
-from triton_renderer.errors import InvalidRequest, RendererError
-from triton_renderer.protocol.derender import DerenderChatRequest
+from triton_renderer.derender.streaming import StreamDerenderer
+from triton_renderer.errors import BadBody, InvalidRequest, RendererError
+from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
 from triton_renderer.protocol.stages import GeneratedChunk
 from triton_renderer.settings import Settings
 
@@ -19,14 +22,15 @@ SPARE_REQUESTS = 64
 
 
 class Derenderer:
-    """Continues the requests of the `chat` ensemble, and answers the stateless derender route.
+    """Continues the requests of the `chat` ensemble, and answers the stateless derender routes.
 
-    Both go through the same assembly, so they answer the same for the same tokens. Not safe for use by several threads.
+    All go through the same assembly, so they answer the same for the same tokens. Not safe for use by several threads.
     """
 
     def __init__(self, model: OutputModel, open_requests: OpenRequests) -> None:
         self._model = model
         self._open_requests = open_requests
+        self._streams = StreamDerenderer(model)
 
     @classmethod
     def load(cls, settings: Settings) -> Self:
@@ -54,15 +58,20 @@ class Derenderer:
             self._open_requests.remove(chunk.id)
         return documents
 
-    def derender_chat(self, request: DerenderChatRequest) -> bytes:
-        """One whole generate response as a chat completion.
+    def derender_chat(self, body: Any) -> bytes:
+        """The answer of POST /v1/chat/completions/derender to `body`, parsed JSON: with `stream` one chunk and its state.
 
         Raises InvalidRequest (NotFound for another model's name) before anything is decoded.
         """
-        one_shot.check(request, self._model)
-        token_ids, context, chunk = one_shot.convert(request, self._model)
-        (document,) = Answer(self._model, context, is_strict=False).push(token_ids, chunk)
-        return document
+        if _streams(body):
+            return self._streams.chat(body)
+        return orjson.dumps(one_shot.derender_chat(parse(DerenderChatRequest, body), self._model))
+
+    def derender_completion(self, body: Any) -> bytes:
+        """The same for POST /v1/completions/derender."""
+        if _streams(body):
+            return self._streams.completion(body)
+        return orjson.dumps(one_shot.derender_completion(parse(DerenderCompletionRequest, body), self._model))
 
     def _open(self, chunk: GeneratedChunk) -> Answer:
         if chunk.derender is None:
@@ -72,3 +81,12 @@ class Derenderer:
         answer = Answer(self._model, chunk.derender)
         self._open_requests.add(chunk.id, answer)
         return answer
+
+
+def _streams(body: Any) -> bool:
+    if not isinstance(body, dict):
+        raise BadBody("the body must be a JSON object")
+    stream = body.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise BadBody(f"stream: a boolean is expected, not {stream!r}", "stream")
+    return bool(stream)

@@ -1,70 +1,36 @@
-"""The stateless derender route: checks a generate response and turns it into what the coupled route would have seen."""
+"""The stateless derender routes for whole answers: what a generate response says goes the way of the coupled route."""
 
+import logging
 import time
-from typing import cast, get_args
+from collections.abc import Sequence
+from typing import Any
 
+from triton_renderer.derender.answer import Answer
+from triton_renderer.derender.asked import asked_of_chat, asked_of_completion
+from triton_renderer.derender.checks import check_prompt, check_response, finish_reason_of, logprobs_of
+from triton_renderer.derender.documents import JsonObject
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import check_model_name
-from triton_renderer.protocol.derender import MAX_CHOICES, DerenderChatRequest
-from triton_renderer.protocol.generate import GenerateChoice, GenerateLogprobs, GenerateResponse
-from triton_renderer.protocol.openai import ChatCompletionRequest
-from triton_renderer.protocol.stages import ChunkChoice, DerenderContext, FinishReason, GeneratedChunk
+from triton_renderer.protocol.derender import MAX_RESPONSES, DerenderChatRequest, DerenderCompletionRequest
+from triton_renderer.protocol.generate import GenerateResponse
+from triton_renderer.protocol.stages import ChunkChoice, DerenderContext, GeneratedChunk
 from triton_renderer.text.detokenizer import PROMPT_TAIL
 
-MAX_TOP_LOGPROBS = 21
-"""Candidates of one token: the sampled one and the 20 that can be asked for."""
-
-FINISH_REASONS: tuple[str, ...] = get_args(FinishReason)
+log = logging.getLogger(__name__)
 
 
-def check(request: DerenderChatRequest, model: OutputModel) -> None:
-    """Raises InvalidRequest, or NotFound for another model's name, before anything is decoded."""
-    check_model_name(request.model, model.name)
-    if request.chat_request is None and (model.reasoning_parser or model.tool_parser):
-        raise InvalidRequest(
-            "chat_request is required: a reasoning or tool call parser is configured, and it needs to know what was asked for",
-            "chat_request",
-        )
-    if request.prompt_token_ids is not None:
-        _check_prompt(request.prompt_token_ids, "prompt_token_ids", model)
-    _check_response(request.generate_response, "generate_response", model)
+def derender_chat(request: DerenderChatRequest, model: OutputModel) -> JsonObject:
+    """One whole response as a chat completion.
 
-
-def convert(request: DerenderChatRequest, model: OutputModel) -> tuple[list[int], DerenderContext, GeneratedChunk]:
-    """A checked request as its output token ids, its context, and a chunk that is its first and its last.
-
-    Raises InvalidRequest where a choice has another form than a generate route gives it.
+    Raises InvalidRequest, or NotFound for another model's name, before anything is decoded.
     """
+    check_model_name(request.model, model.name)
+    require_chat_request(request.chat_request is not None, model)
+    if request.prompt_token_ids is not None:
+        check_prompt(request.prompt_token_ids, "prompt_token_ids", model)
     response = request.generate_response
-    token_ids = [token_id for choice in response.choices for token_id in choice.token_ids]
-    choices = [
-        ChunkChoice(
-            index=choice.index,
-            num_tokens=len(choice.token_ids),
-            finish_reason=_finish_reason(choice.finish_reason, position),
-            stop_reason=choice.stop_reason,
-            logprobs=_logprobs(choice, position),
-        )
-        for position, choice in enumerate(response.choices)
-    ]
-    chunk = GeneratedChunk(
-        id=response.request_id,
-        choices=choices,
-        final=True,
-        prompt_tokens=_prompt_tokens(request),
-        completion_tokens=len(token_ids),
-        cached_tokens=_cached_tokens(response),
-        prompt_token_ids=response.prompt_token_ids,
-        kv_transfer_params=response.kv_transfer_params,
-        ec_transfer_params=response.ec_transfer_params,
-        prompt_logprobs=response.prompt_logprobs,
-    )
-    return token_ids, _context(request, model), chunk
-
-
-def _context(request: DerenderChatRequest, model: OutputModel) -> DerenderContext:
-    response = request.generate_response
+    check_response(response, "generate_response", model)
     prompt = request.prompt_token_ids if request.prompt_token_ids is not None else response.prompt_token_ids
     context = DerenderContext(
         kind="chat",
@@ -81,112 +47,139 @@ def _context(request: DerenderChatRequest, model: OutputModel) -> DerenderContex
         ),
         want_logprobs=any(choice.logprobs is not None for choice in response.choices),
     )
-    return context if request.chat_request is None else context.model_copy(update=_asked_for(request.chat_request))
+    if request.chat_request is not None:
+        context = context.model_copy(update=asked_of_chat(request.chat_request))
+    prompt_tokens = _prompt_tokens(request.prompt_tokens, response, request.prompt_token_ids)
+    return _answer(model, context, response, "generate_response", prompt_tokens)
 
 
-def _asked_for(asked: ChatCompletionRequest) -> dict[str, object]:
-    return {
-        **asked.tool_choice_fields,
-        "include_reasoning": asked.include_reasoning,
-        "stop": asked.stop,
-        "stop_token_ids": asked.stop_token_ids,
-        "include_stop_str_in_output": asked.include_stop_str_in_output,
-        "min_tokens": asked.min_tokens,
-        "skip_special_tokens": asked.skip_special_tokens,
-        "spaces_between_special_tokens": asked.spaces_between_special_tokens,
-        "top_logprobs": asked.top_logprobs if asked.logprobs else None,
-        "return_token_ids": asked.return_token_ids,
-    }
+def derender_completion(request: DerenderCompletionRequest, model: OutputModel) -> JsonObject:
+    """The responses to all prompts of a request as one completion, whose choices are numbered through.
+
+    Raises InvalidRequest, or NotFound for another model's name, before anything is decoded.
+    """
+    check_model_name(request.model, model.name)
+    responses = request.generate_responses
+    if not 1 <= len(responses) <= MAX_RESPONSES:
+        raise InvalidRequest(
+            f"generate_responses: {len(responses)} responses, there must be 1 to {MAX_RESPONSES}", "generate_responses"
+        )
+    given: Sequence[list[int] | None] = request.prompt_token_ids or [None] * len(responses)
+    counts: Sequence[int | None] = request.prompt_tokens or [None] * len(responses)
+    for position, (response, prompt) in enumerate(zip(responses, given, strict=True)):
+        if prompt is not None:
+            check_prompt(prompt, f"prompt_token_ids.{position}", model)
+        check_response(response, f"generate_responses.{position}", model)
+    asked = asked_of_completion(request.completion_request) if request.completion_request is not None else {}
+    created, answers, offset = int(time.time()), list[JsonObject](), 0
+    for position, (response, ids, count) in enumerate(zip(responses, given, counts, strict=True)):
+        prompt = ids if ids is not None else response.prompt_token_ids
+        context = DerenderContext(
+            kind="completion",
+            id=responses[0].request_id,
+            created=created,
+            model=request.model or model.name,
+            stream=False,
+            choice_offset=offset,
+            prompt_tail=(prompt or [])[-PROMPT_TAIL:],
+            prompt_token_ids=prompt,
+            want_logprobs=any(choice.logprobs is not None for choice in response.choices),
+        ).model_copy(update=asked)
+        prompt_tokens = _prompt_tokens(count, response, ids)
+        answers.append(_answer(model, context, response, f"generate_responses.{position}", prompt_tokens, renumber=True))
+        offset += len(response.choices)
+    return _merged(answers)
 
 
-def _prompt_tokens(request: DerenderChatRequest) -> int:
-    """As the caller says; else as the engine counted; else as many as the caller sent, which may be the prompt's end only."""
-    if request.prompt_tokens is not None:
-        return request.prompt_tokens
-    if request.generate_response.usage is not None:
-        return request.generate_response.usage.prompt_tokens
-    return len(request.prompt_token_ids or [])
+def require_chat_request(is_there: bool, model: OutputModel) -> None:
+    """Raises InvalidRequest where a parser cannot do without the request."""
+    if not is_there and (model.reasoning_parser or model.tool_parser):
+        raise InvalidRequest(
+            "chat_request is required: a reasoning or tool call parser is configured, and it needs to know what was asked for",
+            "chat_request",
+        )
 
 
-def _cached_tokens(response: GenerateResponse) -> int:
+def _answer(
+    model: OutputModel,
+    context: DerenderContext,
+    response: GenerateResponse,
+    where: str,
+    prompt_tokens: int,
+    *,
+    renumber: bool = False,
+) -> JsonObject:
+    """A checked response as the answer that the coupled route makes of a request's first and last chunk.
+
+    With `renumber` the choices are numbered in the order in which they stand.
+    """
+    token_ids = [token_id for choice in response.choices for token_id in choice.token_ids]
+    choices = [
+        ChunkChoice(
+            index=position if renumber else choice.index,
+            num_tokens=len(choice.token_ids),
+            # As in the reference, a choice that says nothing of it ended by itself.
+            finish_reason=(
+                finish_reason_of(choice, f"{where}.choices.{position}")
+                if "finish_reason" in choice.model_fields_set
+                else "stop"
+            ),
+            stop_reason=choice.stop_reason,
+            logprobs=logprobs_of(choice, f"{where}.choices.{position}"),
+        )
+        for position, choice in enumerate(response.choices)
+    ]
+    chunk = GeneratedChunk(
+        id=response.request_id,
+        choices=choices,
+        final=True,
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(token_ids),
+        cached_tokens=cached_tokens(response),
+        prompt_token_ids=response.prompt_token_ids,
+        kv_transfer_params=response.kv_transfer_params,
+        ec_transfer_params=response.ec_transfer_params,
+        prompt_logprobs=response.prompt_logprobs,
+    )
+    (document,) = Answer(model, context, is_strict=False).documents(token_ids, chunk)
+    return document
+
+
+def cached_tokens(response: GenerateResponse) -> int:
+    """How much of the prompt the engine took from its cache, as far as it says so."""
     details = response.usage.prompt_tokens_details if response.usage is not None else None
     cached = (details or {}).get("cached_tokens")
     return cached if isinstance(cached, int) else 0
 
 
-def _finish_reason(reason: str | None, position: int) -> FinishReason | None:
-    if reason is None or reason in FINISH_REASONS:
-        return cast("FinishReason | None", reason)
-    where = f"generate_response.choices.{position}.finish_reason"
-    raise InvalidRequest(f"{where}: {reason!r} is none of {', '.join(FINISH_REASONS)}", where)
+def _prompt_tokens(said: int | None, response: GenerateResponse, prompt_token_ids: list[int] | None) -> int:
+    """As the caller says; else as the engine counted; else as many as the caller sent, which may be the prompt's end only."""
+    if said is not None:
+        return said
+    if response.usage is not None:
+        return response.usage.prompt_tokens
+    return len(prompt_token_ids or [])
 
 
-def _logprobs(choice: GenerateChoice, position: int) -> GenerateLogprobs | None:
-    if choice.logprobs is None or isinstance(choice.logprobs, GenerateLogprobs):
-        return choice.logprobs
-    where = f"generate_response.choices.{position}.logprobs"
-    raise InvalidRequest(f"{where}: logprobs of token ids are needed, not of text", where)
+def _merged(answers: list[JsonObject]) -> JsonObject:
+    """One completion of those of several prompts. What they hand on is kept where they all say the same."""
+    merged = answers[0] | {
+        "choices": [choice for answer in answers for choice in answer["choices"]],
+        "usage": _sum([answer["usage"] for answer in answers]),
+    }
+    for name in ("kv_transfer_params", "ec_transfer_params"):
+        if any(answer[name] != merged[name] for answer in answers[1:]):
+            log.warning("%s differ between the responses to the prompts of %r: they are left out", name, merged["id"])
+            merged[name] = None
+    return merged
 
 
-def _check_prompt(token_ids: list[int], where: str, model: OutputModel) -> None:
-    if len(token_ids) > model.max_model_len:
-        raise InvalidRequest(f"{where}: {len(token_ids)} tokens exceed the model's context of {model.max_model_len}", where)
-    _check_ids(token_ids, where, model)
-
-
-def _check_response(response: GenerateResponse, where: str, model: OutputModel) -> None:
-    if response.output_mode == "text":
-        raise InvalidRequest(
-            f"{where}.output_mode: a response of mode text is derendered already; mode tokens is needed", f"{where}.output_mode"
-        )
-    if not 1 <= len(response.choices) <= MAX_CHOICES:
-        raise InvalidRequest(
-            f"{where}.choices: {len(response.choices)} choices, there must be 1 to {MAX_CHOICES}", f"{where}.choices"
-        )
-    indices = [choice.index for choice in response.choices]
-    if len(set(indices)) < len(indices):
-        raise InvalidRequest(f"{where}.choices: two choices have the same index", f"{where}.choices")
-    if response.prompt_token_ids is not None:
-        _check_prompt(response.prompt_token_ids, f"{where}.prompt_token_ids", model)
-    if len(response.prompt_logprobs or []) > model.max_model_len:
-        raise InvalidRequest(
-            f"{where}.prompt_logprobs: more entries than the model's context of {model.max_model_len} tokens",
-            f"{where}.prompt_logprobs",
-        )
-    for position, choice in enumerate(response.choices):
-        _check_choice(choice, f"{where}.choices.{position}", model)
-
-
-def _check_choice(choice: GenerateChoice, where: str, model: OutputModel) -> None:
-    if not choice.token_ids:
-        raise InvalidRequest(f"{where}.token_ids: there are none", f"{where}.token_ids")
-    if len(choice.token_ids) > model.max_model_len:
-        raise InvalidRequest(
-            f"{where}.token_ids: {len(choice.token_ids)} tokens exceed the model's context of {model.max_model_len}",
-            f"{where}.token_ids",
-        )
-    _check_ids(choice.token_ids, f"{where}.token_ids", model)
-    if not isinstance(choice.logprobs, GenerateLogprobs):
-        return
-    entries = choice.logprobs.content or []
-    if len(entries) != len(choice.token_ids):
-        raise InvalidRequest(
-            f"{where}.logprobs: {len(entries)} entries for {len(choice.token_ids)} tokens", f"{where}.logprobs"
-        )
-    for number, entry in enumerate(entries):
-        here = f"{where}.logprobs.content.{number}"
-        if len(entry.top_logprobs) > MAX_TOP_LOGPROBS:
-            raise InvalidRequest(
-                f"{here}.top_logprobs: {len(entry.top_logprobs)} candidates, at most {MAX_TOP_LOGPROBS} can be",
-                f"{here}.top_logprobs",
-            )
-        _check_ids([entry.token_id, *(candidate.token_id for candidate in entry.top_logprobs)], here, model)
-
-
-def _check_ids(token_ids: list[int], where: str, model: OutputModel) -> None:
-    if max(token_ids, default=0) < model.vocab_size:
-        return
-    position, token_id = next(pair for pair in enumerate(token_ids) if pair[1] >= model.vocab_size)
-    raise InvalidRequest(
-        f"{where}.{position}: {token_id} is not one of the {model.vocab_size} token ids", f"{where}.{position}"
-    )
+def _sum(usages: list[JsonObject]) -> JsonObject:
+    cached = sum((usage["prompt_tokens_details"] or {}).get("cached_tokens", 0) for usage in usages)
+    counts: dict[str, Any] = {
+        name: sum(usage[name] for usage in usages) for name in ("prompt_tokens", "total_tokens", "completion_tokens")
+    }
+    return counts | {
+        "prompt_tokens_details": {"cached_tokens": cached} if cached else None,
+        "completion_tokens_details": None,
+    }

@@ -4,7 +4,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from triton_renderer.errors import InvalidRequest, NotFound
+from triton_renderer.errors import BadBody, InvalidRequest, NotFound
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
@@ -20,6 +20,10 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
+TokenCount = Annotated[int, Field(ge=0, lt=2**31)]
+"""Small enough that a sum of them still is a number for JSON."""
+
+
 class StreamOptions(Wire):
     """What a stream carries besides its tokens."""
 
@@ -30,9 +34,9 @@ class StreamOptions(Wire):
 class Usage(Wire):
     """Token counts of one request."""
 
-    prompt_tokens: int = 0
-    total_tokens: int = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: TokenCount = 0
+    total_tokens: TokenCount = 0
+    completion_tokens: TokenCount | None = 0
     prompt_tokens_details: dict[str, Any] | None = None
     completion_tokens_details: dict[str, Any] | None = None
 
@@ -55,12 +59,12 @@ class ErrorResponse(Wire):
 def parse(model: type[Model], document: Any) -> Model:
     """`document`, JSON bytes or parsed JSON, as `model`.
 
-    Raises InvalidRequest with the first misfit and where it is.
+    Raises BadBody with the first misfit and where it is.
     """
     try:
         return model.model_validate_json(document) if isinstance(document, bytes | str) else model.model_validate(document)
     except ValidationError as error:
-        raise misfit(error) from error
+        raise misfit(error, BadBody) from error
 
 
 def check_model_name(name: str | None, served: str) -> None:
@@ -69,13 +73,13 @@ def check_model_name(name: str | None, served: str) -> None:
         raise NotFound(f"The model `{name}` does not exist.", "model")
 
 
-def misfit(error: ValidationError) -> InvalidRequest:
+def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:
     """The first complaint of pydantic as the client should read it; `param` is the dotted path."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     where = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
     message = first["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    return InvalidRequest(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
+    return kind(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
 
 
 def _is_union_branch(part: int | str) -> bool:

@@ -135,10 +135,10 @@ class GenerateLogprobs(Wire):
 class GenerateChoice(Wire):
     """One output, or with a stream its newest part."""
 
-    index: int = Field(ge=0)
+    index: int = Field(ge=0, lt=2**31)
     token_ids: Annotated[list[TokenId], BeforeValidator(lambda value: [] if value is None else value)] = []
     finish_reason: str | None = None
-    stop_reason: int | str | None = None
+    stop_reason: Int64 | str | None = None
     logprobs: GenerateLogprobs | ChatLogprobs | None = None
     text: str | None = None
 

@@ -11,7 +11,8 @@ from triton_renderer.protocol.sampling import SamplingParams
 MAX_METADATA = 64
 """Integers of one field of an item's metadata: grids and sizes, never pixels."""
 
-FinishReason = Literal["stop", "length", "abort"]
+FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
+"""Why an output ended. Our engine says the first three; derender passes the reference's others on as well."""
 
 
 class RenderJob(Wire):

@@ -1,15 +1,34 @@
 """Token ids to text, a few at a time."""
 
-from collections.abc import Collection, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
+from pydantic import ConfigDict
 from transformers import PreTrainedTokenizerFast
 
 from triton_renderer.text import utf8
 from triton_renderer.text.pieces import pieces_of
+from triton_renderer.text.states import Flag, PartOfCharacter
 
 PROMPT_TAIL = 16
 """Prompt tokens that a detokenizer is given: enough to have a visible one, and all of a torn character, among them."""
+
+
+@dataclass
+class DetokenizerState:
+    """What a detokenizer knows between two pushes."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    pending: PartOfCharacter
+    """The begun character that is held back."""
+    pending_of_prompt: Flag
+    """… and it is the prompt's."""
+    at_start: Flag
+    """Nothing visible came before."""
+    after_added: Flag
+    """The last visible token was an added one."""
 
 
 class Detokenizer:
@@ -30,15 +49,15 @@ class Detokenizer:
         prompt_tail: Sequence[int] = (),
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
-        keep: Collection[int] = (),
+        keep: frozenset[int] = frozenset(),
     ) -> None:
         self._pieces = pieces_of(tokenizer)
-        self._skipped = self._pieces.special_ids.difference(keep) if skip_special_tokens else frozenset[int]()
+        self._skipped = self._pieces.special_ids_without(keep) if skip_special_tokens else frozenset[int]()
         self._spaces_between_added = spaces_between_special_tokens
-        self._pending = b""  # the begun character that is held back
-        self._pending_of_prompt = False  # … and it is the prompt's
-        self._at_start = True  # nothing visible came before
-        self._after_added = False  # the last visible token was an added one
+        self._pending = b""
+        self._pending_of_prompt = False
+        self._at_start = True
+        self._after_added = False
         if len(prompt_tail):
             _, self._pending = utf8.decode(self._bytes(prompt_tail))
             self._pending_of_prompt = bool(self._pending)
@@ -56,35 +75,29 @@ class Detokenizer:
         return text
 
     def finish(self) -> str:
-        """What is still held back: one U+FFFD for a character that the output left incomplete, else nothing."""
-        incomplete = bool(self._pending) and not self._pending_of_prompt
-        self._pending = b""
-        return "\ufffd" if incomplete else ""
+        """What is still held back: U+FFFD for a character that the output left incomplete, else nothing."""
+        pending, self._pending = self._pending, b""
+        return "" if self._pending_of_prompt else utf8.decode_all(pending)
 
-    def state(self) -> dict[str, Any]:
-        """The state as small, plain JSON for `from_state`."""
-        return {
-            "pending": list(self._pending),
-            "pending_of_prompt": self._pending_of_prompt,
-            "at_start": self._at_start,
-            "after_added": self._after_added,
-        }
+    def state(self) -> DetokenizerState:
+        """The state for `from_state`: a few bytes of plain JSON."""
+        return DetokenizerState(list(self._pending), self._pending_of_prompt, self._at_start, self._after_added)
 
     @classmethod
     def from_state(
         cls,
         tokenizer: PreTrainedTokenizerFast,
-        state: dict[str, Any],
+        state: DetokenizerState,
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
-        keep: Collection[int] = (),
+        keep: frozenset[int] = frozenset(),
     ) -> Self:
         """The detokenizer that had this `state` and these options."""
         detokenizer = cls(tokenizer, (), skip_special_tokens, spaces_between_special_tokens, keep)
-        detokenizer._pending = bytes(state["pending"])
-        detokenizer._pending_of_prompt = state["pending_of_prompt"]
-        detokenizer._at_start = state["at_start"]
-        detokenizer._after_added = state["after_added"]
+        detokenizer._pending = bytes(state.pending)
+        detokenizer._pending_of_prompt = state.pending_of_prompt
+        detokenizer._at_start = state.at_start
+        detokenizer._after_added = state.after_added
         return detokenizer
 
     def _bytes(self, token_ids: Sequence[int]) -> bytes:

@@ -1,17 +1,34 @@
 """Logprobs of token ids as OpenAI shows them, with text and bytes."""
 
-from collections.abc import Sequence
-from typing import Any, Self
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Self
 
+from pydantic import ConfigDict
 from transformers import PreTrainedTokenizerFast
 
 from triton_renderer.protocol.generate import GenerateLogprob, GenerateLogprobs
 from triton_renderer.protocol.openai import ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob
 from triton_renderer.text import utf8
 from triton_renderer.text.pieces import pieces_of
+from triton_renderer.text.states import Count, Flag, PartOfCharacter
 
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity and for not-a-number, which JSON does not have."""
+
+
+@dataclass
+class LogprobsState:
+    """What a decoder knows between two calls."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    pending: PartOfCharacter
+    """The begun character at the end of the sampled tokens."""
+    at_start: Flag
+    """Nothing visible was sampled yet."""
+    text_offset: Count
+    """Characters of the tokens so far."""
 
 
 class LogprobsDecoder:
@@ -24,10 +41,16 @@ class LogprobsDecoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, prompt_tail: Sequence[int] = (), text_offset: int = 0) -> None:
         self._pieces = pieces_of(tokenizer)
-        self._pending = b""  # the begun character at the end of the sampled tokens
+        self._pending = b""
         self._at_start = True
         self._text_offset = text_offset
         for token_id in prompt_tail:
+            self._advance(token_id)
+
+    def skip(self, token_ids: Iterable[int]) -> None:
+        """Goes on behind tokens whose logprobs nobody has."""
+        for token_id in token_ids:
+            self._text_offset += len(self._text(self._piece(token_id)))
             self._advance(token_id)
 
     def chat(self, logprobs: GenerateLogprobs, top_logprobs: int | None = None) -> ChatLogprobs:
@@ -53,29 +76,33 @@ class LogprobsDecoder:
             by_token: dict[str, float] = {}
             for candidate in candidates:
                 by_token.setdefault(candidate.token, candidate.logprob)  # the more likely one comes first
-            result.top_logprobs.append(by_token)
+            result.top_logprobs.append(by_token or None)
             result.text_offset.append(self._text_offset)
             self._text_offset += len(sampled.token)
             self._advance(entry.token_id)
         return result
 
-    def state(self) -> dict[str, Any]:
-        """The state as small, plain JSON for `from_state`."""
-        return {"pending": list(self._pending), "at_start": self._at_start, "text_offset": self._text_offset}
+    def state(self) -> LogprobsState:
+        """The state for `from_state`: a few bytes of plain JSON."""
+        return LogprobsState(list(self._pending), self._at_start, self._text_offset)
 
     @classmethod
-    def from_state(cls, tokenizer: PreTrainedTokenizerFast, state: dict[str, Any]) -> Self:
+    def from_state(cls, tokenizer: PreTrainedTokenizerFast, state: LogprobsState) -> Self:
         """The decoder that had this `state`."""
-        decoder = cls(tokenizer, (), state["text_offset"])
-        decoder._pending = bytes(state["pending"])
-        decoder._at_start = state["at_start"]
+        decoder = cls(tokenizer, (), state.text_offset)
+        decoder._pending = bytes(state.pending)
+        decoder._at_start = state.at_start
         return decoder
 
     def _candidate(self, entry: GenerateLogprob) -> TopLogprob:
         piece = self._piece(entry.token_id)
-        text, _ = utf8.decode(self._context(piece) + piece)
         logprob = entry.logprob if entry.logprob > LOWEST_LOGPROB else LOWEST_LOGPROB
-        return TopLogprob(token=text, logprob=logprob, bytes=list(piece))
+        return TopLogprob(token=self._text(piece), logprob=logprob, bytes=list(piece))
+
+    def _text(self, piece: bytes) -> str:
+        """What `piece` ends, behind the tokens so far."""
+        text, _ = utf8.decode(self._context(piece) + piece)
+        return text
 
     def _advance(self, token_id: int) -> None:
         if token_id in self._pieces.special_ids or not self._pieces.knows(token_id):

@@ -44,12 +44,20 @@ class TokenPieces:
         self._added: dict[int, str] = {token_id: token.content for token_id, token in added.items()}
         self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         """The ids that `skip_special_tokens` leaves out."""
+        self._special_ids_without: dict[frozenset[int], frozenset[int]] = {frozenset(): self.special_ids}
         self._anchor = self._find_anchor()
         self._cache: dict[int, bytes] = {}
 
     def knows(self, token_id: int) -> bool:
         """False for the ids behind the vocabulary with which some models are padded: they stand for no text."""
         return self._token(token_id) is not None
+
+    def special_ids_without(self, kept: frozenset[int]) -> frozenset[int]:
+        """`special_ids` but for those `kept`: there are few such sets, those of the parsers' markers."""
+        ids = self._special_ids_without.get(kept)
+        if ids is None:
+            ids = self._special_ids_without[kept] = self.special_ids - kept
+        return ids
 
     def is_added(self, token_id: int) -> bool:
         """The token is no piece of the model's vocabulary: a special token, or markup such as <think>."""

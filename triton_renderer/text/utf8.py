@@ -12,6 +12,11 @@ def decode(data: bytes) -> tuple[str, bytes]:
     return text, data[length:]
 
 
+def decode_all(data: bytes) -> str:
+    """All of `data`, which nothing follows: a begun character is U+FFFD as well."""
+    return data.decode("utf-8", "replace")
+
+
 def continues(piece: bytes) -> bool:
     """`piece` goes on with a character that was begun before it."""
     return bool(piece) and 0x80 <= piece[0] < 0xC0

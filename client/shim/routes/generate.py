@@ -7,15 +7,15 @@ import numpy as np
 from fastapi import APIRouter, Depends, Request, Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
-from client.shim.body import client_request_id, dump, load_object, new_id, parse_as, read_body
+from client.shim.body import client_request_id, dump, load_object, new_id, read_body
 from client.shim.concurrency import offload
 from client.shim.context import Shim, require_scale_out, shim_of
-from client.shim.errors import BadBody
 from client.shim.generate_answer import event_documents, whole_document
 from client.shim.open_requests import OpenRequest
 from client.shim.schema import reference, takes
 from client.shim.triton import STAGES_OF, Tensors, document_tensor
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import BadBody, InvalidRequest
+from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.generate import AbortRequest, Features, GenerateRequest, GenerateResponse, ItemList
 from triton_renderer.protocol.stages import FeatureItem, RequestContext
 from triton_renderer.tensors import CONTEXT, MM_DATA, MM_OFFSETS, TOKEN_IDS, concatenate
@@ -46,14 +46,14 @@ async def abort_requests(request: Request) -> Response:
     """Ends requests by the ids that clients know them by. One that is over, or never was, is no error."""
     shim = shim_of(request)
     raw = await read_body(request, shim.settings.max_request_bytes)
-    body = parse_as(AbortRequest, load_object(raw))
+    body = parse(AbortRequest, load_object(raw))
     shim.monitor.require(["prefill_decode"])
     await shim.open_requests.abort(body.request_ids)
     return Response()
 
 
 def _parse(raw: bytes) -> GenerateRequest:
-    return parse_as(GenerateRequest, load_object(raw))
+    return parse(GenerateRequest, load_object(raw))
 
 
 def _check(body: GenerateRequest, shim: Shim) -> None:

@@ -9,7 +9,6 @@ settings = prepare("derender")  # before the imports that read files
 
 from triton_renderer.derender import Derenderer  # noqa: E402
 from triton_renderer.protocol.base import parse  # noqa: E402
-from triton_renderer.protocol.derender import DerenderChatRequest  # noqa: E402
 from triton_renderer.protocol.stages import GeneratedChunk  # noqa: E402
 
 
@@ -29,7 +28,9 @@ class TritonPythonModel:
             case "probe", _:
                 documents = [PROBE_ANSWER]
             case "derender_chat", body:
-                documents = [self.derenderer.derender_chat(parse(DerenderChatRequest, body.get("body")))]
+                documents = [self.derenderer.derender_chat(body.get("body"))]
+            case "derender_completion", body:
+                documents = [self.derenderer.derender_completion(body.get("body"))]
             case _:
                 token_ids = self.adapter.array(request, optional(OUTPUT_TOKEN_IDS))
                 documents = self.derenderer.chunk(token_ids, parse(GeneratedChunk, document))

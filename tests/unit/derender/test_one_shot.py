@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from tests.unit.derender.answers import Output, checked, derenderer, logprobs_of, model, of_whole, tokens, whole
 from tests.unit.derender.parsing import OUTPUTS, call
 from triton_renderer.errors import InvalidRequest, NotFound
-from triton_renderer.protocol.base import parse
-from triton_renderer.protocol.derender import DerenderChatRequest
 
 EOS = model().tokenizer.eos_token_id
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -36,7 +34,7 @@ def request(output: Output | list[int], chat: dict[str, Any] | None = None, **fi
 
 
 def derender(body: dict[str, Any], served=None) -> dict[str, Any]:
-    return checked(derenderer(served).derender_chat(parse(DerenderChatRequest, json.dumps(body))))
+    return checked(derenderer(served).derender_chat(json.loads(json.dumps(body))))
 
 
 def message(*args: Any, **fields: Any) -> dict[str, Any]:
@@ -225,7 +223,9 @@ ENTRY = {"token_id": 1, "logprob": -1.0}
         ({"prompt_token_ids": [1] * (CONTEXT + 1)}, "prompt_token_ids"),
         ({"prompt_token_ids": [1, VOCAB]}, "prompt_token_ids.1"),
         ({"prompt_tokens": -1}, "prompt_tokens"),
-        ({"stream": True}, "stream"),
+        ({"response": {"usage": {"prompt_tokens": -1}}}, "generate_response.usage.prompt_tokens"),
+        ({"stream": True}, "generate_chunk"),
+        ({"stream": "yes"}, "stream"),
     ],
 )
 def test_bad_requests_say_what_is_wrong_and_where(fields, param):

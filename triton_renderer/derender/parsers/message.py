@@ -1,10 +1,32 @@
 """One output of a chat model: reasoning, content and tool calls, from its text."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Self
 
-from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
+from pydantic import ConfigDict, ValidationError
+
+from triton_renderer.derender.parsers.base import OutputParser, ReasoningParser, ToolParser
 from triton_renderer.derender.parsers.events import Content, Event, ToolCallArguments, ToolCallStart, merged
+from triton_renderer.text.states import Flag, MisfittingState, Text
+
+
+@dataclass
+class MessageState:
+    """What is known between two pieces of text; the parsers check their own parts of it when they are restored."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    reasoning: Any
+    """The reasoning parser's state; None without one."""
+    tools: Any
+    """The tool parser's state; None without one."""
+    space: Text
+    """Whitespace of which it is not decided whether it separates."""
+    separates: Flag
+    """Only whitespace has come since the last call, or since the beginning."""
+    called: Flag
+    """A tool call has begun."""
 
 
 class MessageParser:
@@ -19,8 +41,8 @@ class MessageParser:
         self._reasoning = reasoning
         self._tools = tools
         self._parallel = parallel_tool_calls
-        self._space: list[str] = []  # whitespace of which it is not decided whether it separates
-        self._separates = True  # only whitespace has come since the last call, or since the beginning
+        self._space: list[str] = []
+        self._separates = True
         self._called = False
 
     @property
@@ -51,24 +73,25 @@ class MessageParser:
         self._space = []
         return merged(events)
 
-    def state(self) -> dict[str, Any]:
-        """The state as plain JSON, for `restore`."""
-        return {
-            "reasoning": self._reasoning and self._reasoning.state(),
-            "tools": self._tools and self._tools.state(),
-            "space": "".join(self._space),
-            "separates": self._separates,
-            "called": self._called,
-        }
+    def state(self) -> MessageState:
+        """The state for `restore`: plain JSON, as small as what is held back."""
+        return MessageState(
+            self._reasoning and self._reasoning.state(),
+            self._tools and self._tools.state(),
+            "".join(self._space),
+            self._separates,
+            self._called,
+        )
 
-    def restore(self, state: dict[str, Any]) -> Self:
-        """Goes on from a `state` of a parser with the same options; returns itself."""
-        if self._reasoning is not None:
-            self._reasoning.restore(state["reasoning"])
-        if self._tools is not None:
-            self._tools.restore(state["tools"])
-        self._space = [state["space"]] if state["space"] else []
-        self._separates, self._called = state["separates"], state["called"]
+    def restore(self, state: MessageState) -> Self:
+        """Goes on from a `state` of a parser with the same options; returns itself.
+
+        Raises MisfittingState where a part of it is none of that parser's, or belongs to a parser that is not there.
+        """
+        _restore(self._reasoning, state.reasoning, "reasoning")
+        _restore(self._tools, state.tools, "tools")
+        self._space = [state.space] if state.space else []
+        self._separates, self._called = state.separates, state.called
         return self
 
     def _find_calls(self, events: Iterable[Event]) -> list[Event]:
@@ -92,3 +115,14 @@ class MessageParser:
                     self._space, self._separates = [], False
             else:
                 yield event
+
+
+def _restore(parser: OutputParser | None, state: Any, part: str) -> None:
+    if parser is None:
+        if state is not None:
+            raise MisfittingState("this request needs no such parser", part)
+        return
+    try:
+        parser.restore(state)
+    except ValidationError as error:
+        raise MisfittingState.of(error).within(part) from error

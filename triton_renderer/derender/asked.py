@@ -1,0 +1,63 @@
+"""What the request that was rendered asked for, as far as it matters to its answer."""
+
+from typing import Any
+
+from triton_renderer.protocol.base import Wire, parse
+from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.stages import DerenderContext
+
+
+class _OfChat(Wire):
+    chat_request: ChatCompletionRequest | None
+
+
+class _OfCompletion(Wire):
+    completion_request: CompletionRequest | None
+
+
+def chat_context(request: Any) -> DerenderContext:
+    """The context of an answer to the chat request `request`, parsed JSON or None; of its ids nothing is known.
+
+    Raises BadBody where it is no chat request.
+    """
+    asked = parse(_OfChat, {"chat_request": request}).chat_request
+    return _context("chat", {} if asked is None else asked_of_chat(asked))
+
+
+def completion_context(request: Any) -> DerenderContext:
+    """The same for a completion request."""
+    asked = parse(_OfCompletion, {"completion_request": request}).completion_request
+    return _context("completion", {} if asked is None else asked_of_completion(asked))
+
+
+def asked_of_chat(asked: ChatCompletionRequest) -> dict[str, Any]:
+    """Fields of a DerenderContext."""
+    return {
+        **asked.tool_choice_fields,
+        **_text_options(asked),
+        "include_reasoning": asked.include_reasoning,
+        "top_logprobs": asked.top_logprobs if asked.logprobs else None,
+    }
+
+
+def asked_of_completion(asked: CompletionRequest) -> dict[str, Any]:
+    """Fields of a DerenderContext."""
+    return _text_options(asked)
+
+
+def _text_options(asked: ChatCompletionRequest | CompletionRequest) -> dict[str, Any]:
+    return {
+        "stop": asked.stop,
+        "stop_token_ids": asked.stop_token_ids,
+        "include_stop_str_in_output": asked.include_stop_str_in_output,
+        "min_tokens": asked.min_tokens,
+        "skip_special_tokens": asked.skip_special_tokens,
+        "spaces_between_special_tokens": asked.spaces_between_special_tokens,
+        "return_token_ids": asked.return_token_ids,
+    }
+
+
+def _context(kind: str, asked: dict[str, Any]) -> DerenderContext:
+    return DerenderContext.model_validate(
+        {"kind": kind, "id": "", "created": 0, "model": "", "stream": True, "want_logprobs": True, **asked}
+    )
