@@ -102,4 +102,3 @@ class Readings:
         else:
             self._readings.move_to_end(key)
         return reading
-

@@ -1,14 +1,15 @@
 """Running parsers over texts, and texts that look like model output."""
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+import orjson
 from hypothesis import strategies as st
 
 from triton_renderer.derender.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
+from triton_renderer.derender.parsers.message import MessageState
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Found:
 class Parser(Protocol):
     def push(self, text: str) -> list[Event]: ...
     def finish(self) -> list[Event]: ...
-    def state(self) -> dict: ...
+    def state(self) -> Any: ...
 
 
 def collect(events: Sequence[Event]) -> Found:
@@ -61,8 +62,14 @@ def parse_in_parts(make: Callable[[], Parser], text: str, cuts: Sequence[int]) -
     events = []
     for start, end in itertools.pairwise(cuts):
         events += parser.push(text[start:end])
-        parser = make().restore(json.loads(json.dumps(parser.state())))
+        parser = make().restore(_carried(parser.state()))
     return collect(events + parser.finish())
+
+
+def _carried(state: Any) -> Any:
+    """The state as it comes back from a client."""
+    carried = orjson.loads(orjson.dumps(state))
+    return MessageState(**carried) if isinstance(state, MessageState) else carried
 
 
 def numbered_ids() -> Callable[[], str]:

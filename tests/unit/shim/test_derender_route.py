@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions/derender, one-shot."""
+"""The derender routes hand bodies on as they come; what they mean is for the stage."""
 
 import threading
 from typing import Any
@@ -6,64 +6,65 @@ from typing import Any
 import orjson
 import pytest
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import BadBody, InvalidRequest, NotFound
 
 from .conftest import Running
 
-PATH = "/v1/chat/completions/derender"
+CHAT = "/v1/chat/completions/derender"
+COMPLETIONS = "/v1/completions/derender"
 JSON = {"content-type": "application/json"}
 BODY: dict[str, Any] = {
     "generate_response": {"request_id": "r", "choices": [{"index": 0, "token_ids": [104, 105], "finish_reason": "stop"}]}
 }
 
 
-async def test_the_stages_document_is_the_answer(running: Running) -> None:
-    response = await running.http.post(PATH, json=BODY)
+@pytest.mark.parametrize(("path", "operation"), [(CHAT, "derender_chat"), (COMPLETIONS, "derender_completion")])
+async def test_the_stages_document_is_the_answer(running: Running, path: str, operation: str) -> None:
+    response = await running.http.post(path, json=BODY)
     assert response.status_code == 200
-    assert response.json() == {"op": "derender_chat", "said": ["hi"]}
+    assert response.json() == {"op": operation, "said": ["hi"]}
 
 
-@pytest.mark.parametrize("stream", [False, None])
-async def test_not_streaming_may_be_said(running: Running, stream: bool | None) -> None:
-    assert (await running.http.post(PATH, json=BODY | {"stream": stream})).status_code == 200
-
-
-async def test_streaming_is_refused(running: Running) -> None:
-    response = await running.http.post(PATH, json=BODY | {"stream": True, "generate_chunk": {}})
-    assert response.status_code == 400
-    assert "streaming derender is not available" in response.json()["error"]["message"]
+@pytest.mark.parametrize("body", [BODY, BODY | {"stream": True, "stream_state": {"a": [1, "}"]}, "chat_request": None}])
+async def test_the_stage_gets_the_body_as_it_came(running: Running, body: dict[str, Any]) -> None:
+    await running.http.post(CHAT, json=body)
+    assert running.stages.calls == [("derender", {"op": "derender_chat", "body": body})]
 
 
 @pytest.mark.parametrize(
-    ("changes", "status", "param"),
-    [
-        ({"generate_response": None}, 400, "generate_response"),
-        ({"generate_response": {"choices": [{"index": 0, "token_ids": [-1]}]}}, 400, "generate_response.choices.0.token_ids.0"),
-        ({"prompt_tokens": -1}, 400, "prompt_tokens"),
-        ({"model": "other"}, 404, "model"),
-    ],
+    "body", [b"", b"{", b"[]", b"1", b'"x"', b'{"a": NaN}', b'{}},"op":"probe","b":{"c":{}', b"[" * 101 + b"]" * 101, b"\xff{}"]
 )
-async def test_misfits(running: Running, changes: dict[str, Any], status: int, param: str) -> None:
-    response = await running.http.post(PATH, json=BODY | changes)
-    assert (response.status_code, response.json()["error"]["param"]) == (status, param)
+async def test_what_is_no_json_object_never_reaches_the_stage(running: Running, body: bytes) -> None:
+    response = await running.http.post(CHAT, content=body, headers=JSON)
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "Bad Request")
+    assert running.stages.calls == []
 
 
 async def test_a_large_body_is_kept_off_the_event_loop(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     on_the_loop: list[bool] = []
-    dumps = orjson.dumps
 
-    def watched(document: Any) -> bytes:
+    def watched(operation: str, body: bytes) -> bytes:
         on_the_loop.append(threading.current_thread() is threading.main_thread())
-        return dumps(document)
+        return orjson.dumps({"op": operation, "body": orjson.loads(body)})
 
-    monkeypatch.setattr("client.shim.routes.derender._job", watched)
+    monkeypatch.setattr("client.shim.routes.derender._operation", watched)
     for prompt in ([1], [1] * 300_000):
-        await running.http.post(PATH, content=dumps(BODY | {"prompt_token_ids": prompt}), headers=JSON)
+        await running.http.post(CHAT, content=orjson.dumps(BODY | {"prompt_token_ids": prompt}), headers=JSON)
     assert on_the_loop == [True, False]
 
 
-async def test_an_error_of_the_stage_reaches_the_client(running: Running) -> None:
-    running.stages.fail_after = (0, InvalidRequest("chat_request is required", "chat_request"))
-    response = await running.http.post(PATH, json=BODY)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "chat_request"
+@pytest.mark.parametrize(
+    ("error", "status", "type_"),
+    [
+        (InvalidRequest("chat_request is required", "chat_request"), 400, "BadRequestError"),
+        (BadBody("stream_state.kind: …", "stream_state.kind"), 400, "Bad Request"),
+        (NotFound("The model `x` does not exist.", "model"), 404, "NotFoundError"),
+    ],
+)
+async def test_an_error_of_the_stage_reaches_the_client(
+    running: Running, error: InvalidRequest, status: int, type_: str
+) -> None:
+    running.stages.fail_after = (0, error)
+    response = await running.http.post(COMPLETIONS, json=BODY)
+    assert response.status_code == status
+    assert response.json()["error"] == {"message": error.message, "type": type_, "param": error.param, "code": status}

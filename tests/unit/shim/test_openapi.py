@@ -13,6 +13,7 @@ ROUTES = {
     "/v1/chat/completions/render": "post",
     "/v1/completions/render": "post",
     "/v1/chat/completions/derender": "post",
+    "/v1/completions/derender": "post",
     "/inference/v1/generate": "post",
     "/inference/v1/abort_requests": "post",
     "/health": "get",
@@ -40,7 +41,7 @@ async def test_each_post_says_what_it_takes(running: Running) -> None:
     paths = (await running.http.get("/openapi.json")).json()["paths"]
     for path, method in ROUTES.items():
         if method == "post":
-            assert paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+            assert references(paths[path]["post"]["requestBody"]["content"]["application/json"]["schema"])
 
 
 async def test_every_reference_leads_somewhere(running: Running) -> None:
