@@ -6,6 +6,7 @@ positions start where the prefix ends, so that the model computes for it exactly
 alone, while the pictures and the prefix are computed once. Several trees share a row, which leaves little padding.
 """
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass
@@ -46,7 +47,9 @@ class Batch:
     bool, true where the token of the third axis sees that of the fourth; pixels: (all patches, 1536) float32 and
     grids: (pictures, 3) int64 in the order of their placeholders, as are pictures; mentions: (2, mentions) int64, row
     and place in it of the last token of each «red circle» that names exactly one shape; places: (mentions, 2) float32,
-    that shape's centre as fractions of the picture's width and height.
+    that shape's centre as fractions of the picture's width and height; steps: (mentions, 2) float32, from the centre of the
+    shape mentioned before in the same conversation, NaN where there is none; ends: (2, pictures) int64, row and place in it of
+    the token that follows each picture.
     """
 
     input_ids: Tensor
@@ -59,6 +62,8 @@ class Batch:
     pictures: list[Pixels]
     mentions: Tensor
     places: Tensor
+    steps: Tensor
+    ends: Tensor
 
 
 @dataclass
@@ -71,7 +76,16 @@ class Tree:
     positions: np.ndarray[Any, np.dtype[np.int64]]
     branches: list[int]
     pixels: list[Pixels]
-    mentions: list[tuple[int, float, float]]
+    mentions: list["Mention"]
+
+
+@dataclass
+class Mention:
+    """The last token of «red circle»: its index in the tree, that shape's place, and the step from the one before."""
+
+    at: int
+    place: tuple[float, float]
+    step: tuple[float, float]
 
 
 class Encoder:
@@ -151,18 +165,22 @@ class Encoder:
             # Between counting every token alike, which drowns «yes» and «no», and every answer alike.
             weights += [0.0] * (len(prompt) - shared) + [len(answer) ** -0.5] * len(answer)
             branches += [number] * (len(whole) - shared)
-        mentions = self.mentions(ids, pixels[0].scene) if len(pixels) == 1 else []
+        mentions = self.mentions(ids, branches, pixels[0].scene) if len(pixels) == 1 else []
         return Tree(ids, labels, weights, np.concatenate(parts, axis=1), branches, pixels, mentions)
 
-    def mentions(self, ids: list[int], scene: Scene) -> list[tuple[int, float, float]]:
-        """Where the tokens after the picture name a single shape by colour and kind: (index of the kind, x, y)."""
+    def mentions(self, ids: list[int], branches: list[int], scene: Scene) -> list[Mention]:
+        """Where the tokens after the picture name a single shape by colour and kind."""
         counts = Counter(shape.name for shape in scene.shapes)
         places = {s.name: scene.relative(s) for s in scene.shapes if counts[s.name] == 1}
-        found = []
+        found: list[Mention] = []
+        latest: dict[int, tuple[float, float]] = {}  # by branch; the prefix is part of every conversation
         for at in range(len(ids) - ids[::-1].index(self.image_id), len(ids) - 1):
             name = f"{self.colours.get(ids[at])} {self.kinds.get(ids[at + 1])}"
             if name in places:
-                found.append((at + 1, *places[name]))
+                x, y = places[name]
+                before = latest.get(branches[at], latest.get(0, (math.nan, math.nan)))
+                found.append(Mention(at + 1, (x, y), (x - before[0], y - before[1])))
+                latest[branches[at]] = (x, y)
         return found
 
     def batch(self, rng: random.Random, rows: int, length: int, most: int, spatial: float) -> Batch:
@@ -201,6 +219,7 @@ class Encoder:
         branches = torch.zeros(len(rows), length, dtype=torch.int64)
         mentions: list[tuple[int, int]] = []
         places: list[tuple[float, float]] = []
+        steps: list[tuple[float, float]] = []
         for r, row in enumerate(rows):
             at = 0
             for number, tree in enumerate(row):
@@ -211,13 +230,16 @@ class Encoder:
                 positions[:, r, area] = torch.from_numpy(tree.positions)
                 owners[r, area] = number
                 branches[r, area] = torch.tensor(tree.branches)
-                mentions += [(r, at + index) for index, _, _ in tree.mentions]
-                places += [(x, y) for _, x, y in tree.mentions]
+                mentions += [(r, at + mention.at) for mention in tree.mentions]
+                places += [mention.place for mention in tree.mentions]
+                steps += [mention.step for mention in tree.mentions]
                 at += len(tree.ids)
         same_tree = owners[:, :, None] == owners[:, None, :]
         same_branch = (branches[:, :, None] == branches[:, None, :]) | (branches[:, None, :] == 0)
         earlier = torch.ones(length, length, dtype=torch.bool).tril()
         pixels = [p for row in rows for tree in row for p in tree.pixels]
+        pictured = input_ids == self.image_id
+        ends = (pictured[:, :-1] & ~pictured[:, 1:]).nonzero().T + torch.tensor([[0], [1]])
         return Batch(
             input_ids,
             labels,
@@ -229,4 +251,6 @@ class Encoder:
             pixels,
             torch.tensor(mentions, dtype=torch.int64).reshape(-1, 2).T,
             torch.tensor(places).reshape(-1, 2),
+            torch.tensor(steps).reshape(-1, 2),
+            ends,
         )

@@ -361,12 +361,12 @@ def make_group(rng: random.Random, most: int = MAX_SHAPES, spatial: float = 0.0)
     if rng.random() < spatial:
         return about_one_picture(rng, make_scene(rng, most), 9, SPATIAL_WEIGHTS)
     chance = rng.random()
-    if chance < 0.52:
+    if chance < 0.49:
         return about_one_picture(rng, make_scene(rng, most), 9)
-    if chance < 0.62:
+    if chance < 0.58:
         return text_before_picture(rng, make_scene(rng, most))
     if chance < 0.73:
-        return with_tools(rng, make_scene(rng, most), 5)
+        return with_tools(rng, make_scene(rng, most), 6)
     if chance < 0.75:
         return after_tool_result(rng, make_scene(rng, most))
     if chance < 0.81:

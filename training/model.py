@@ -4,9 +4,10 @@ from typing import Any
 
 from transformers import Qwen3VLConfig
 
-PATCH, MERGE, FRAMES = 16, 2, 2
-# Areas in pixels. A merged token covers 32 by 32 pixels, so a picture becomes 9 to 20 of them.
-MIN_PIXELS, MAX_PIXELS = 9 * 1024, 20 * 1024
+PATCH, MERGE, FRAMES = 8, 2, 2
+# Areas in pixels. A merged token covers 16 by 16 of them, so that a picture becomes 28 to 40 tokens: enough that two small
+# shapes seldom share one.
+MIN_PIXELS, MAX_PIXELS = 28 * 256, 40 * 256
 
 PREPROCESSOR: dict[str, Any] = {
     "image_processor_type": "Qwen2VLImageProcessor",
@@ -50,16 +51,16 @@ def make_config(token_ids: dict[str, int], vocab_size: int) -> Qwen3VLConfig:
         "pad_token_id": token_ids["<|endoftext|>"],
     }
     vision = {
-        "depth": 3,
-        "hidden_size": 96,
-        "intermediate_size": 384,
+        "depth": 4,
+        "hidden_size": 128,
+        "intermediate_size": 512,
         "num_heads": 4,
         "out_hidden_size": 192,
         "patch_size": PATCH,
         "spatial_merge_size": MERGE,
         "temporal_patch_size": FRAMES,
         "num_position_embeddings": 64,
-        "deepstack_visual_indexes": [0, 1],
+        "deepstack_visual_indexes": [1],
     }
     return Qwen3VLConfig(
         text_config=text,
@@ -69,5 +70,6 @@ def make_config(token_ids: dict[str, int], vocab_size: int) -> Qwen3VLConfig:
         vision_start_token_id=token_ids["<|vision_start|>"],
         vision_end_token_id=token_ids["<|vision_end|>"],
         tie_word_embeddings=True,
+        dtype="float32",
         architectures=["Qwen3VLForConditionalGeneration"],
     )

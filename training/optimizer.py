@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,9 +27,9 @@ class Muon(torch.optim.Optimizer):
     Updates are scaled to the size of Adam's, so that AdamW's learning rates and weight decay fit.
     """
 
-    def __init__(self, groups: Iterable[dict[str, Any]], lr: float, momentum: float = 0.95, weight_decay: float = 0.01) -> None:
-        """`groups` are parameter groups, as torch has them, of nothing but matrices."""
-        super().__init__(list(groups), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+    def __init__(self, matrices: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01) -> None:
+        """What has more than two dimensions counts as a matrix of its first against all others."""
+        super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -46,10 +45,14 @@ class Muon(torch.optim.Optimizer):
                 average = state.setdefault("momentum", torch.zeros_like(p))
                 average.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(average, group["momentum"])
-                wide = update if update.shape[0] <= update.shape[1] else update.mT
+                flat = update.flatten(1)
+                wide = flat if flat.shape[0] <= flat.shape[1] else flat.mT
                 stacks[(wide.shape[0], wide.shape[1])].append((p, wide))
             for (_, columns), members in stacks.items():
                 updates = orthogonalize(torch.stack([wide for _, wide in members]))
                 for (p, _), update in zip(members, updates, strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_(update if p.shape[0] <= p.shape[1] else update.mT, alpha=-group["lr"] * 0.2 * columns**0.5)
+                    p.add_(
+                        (update if p.shape[0] <= p[0].numel() else update.mT).reshape(p.shape),
+                        alpha=-group["lr"] * 0.2 * columns**0.5,
+                    )

@@ -237,14 +237,14 @@ ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {
     "list": ask_list,
     "place": ask_place,
 }
-# Relations are by far the hardest, so they get the most practice; places teach what they rest on.
+# The hard ones get the most practice: relations, with places to teach what they rest on, and descriptions.
 WEIGHTS = {
-    "description": 1.5,
+    "description": 2.0,
     "shape": 0.6,
     "colour": 0.5,
     "count": 1.5,
     "exists": 0.4,
-    "relation": 3.5,
+    "relation": 2.5,
     "neighbour": 1.5,
     "list": 1.5,
     "place": 2.0,

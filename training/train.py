@@ -1,4 +1,4 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 4000]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 5000]`.
 
 The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
@@ -10,14 +10,15 @@ import math
 import os
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 from transformers import (
     AutoImageProcessor,
     AutoTokenizer,
@@ -30,17 +31,15 @@ from training.batches import IGNORED, Batch, Encoder
 from training.conversations import TEXT_ONLY, make_group
 from training.model import PREPROCESSOR, make_config
 from training.optimizer import Muon
-from training.sight import Heads, random_sight_loss, sight_loss, strengthen_places
+from training.sight import Heads, counts_of, picture_loss, random_pictures, strengthen_places
 from training.vocabulary import MARKUP, SPECIAL, save_tokenizer, train_tokenizer
 
 CORPUS_GROUPS = 3000
 LOG_EVERY = 50  # steps
 SIGHT_PICTURES = 32  # a step of the first stage
 ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
-VISUAL_SHARE = 0.3  # of the learning rate in the second stage, which must not undo the first
 POINTING_LAYER = 2  # of five, counted from 0
-POINTING_WEIGHT = 4.0
-SIGHT_WEIGHT = 0.3  # of the first stage's loss in the second
+POINTING_WEIGHT, COMPARING_WEIGHT, COUNTING_WEIGHT = 4.0, 2.0, 0.3
 CURRICULUM = ((0.03, 1, 0.5), (0.06, 2, 0.5), (0.1, 3, 0.5), (0.3, 4, 0.3), (1.0, 4, 0.0))
 SAVE_EVERY = 120.0  # seconds
 
@@ -99,26 +98,27 @@ def new_model(folder: Path) -> Qwen3VLForConditionalGeneration:
     return model
 
 
-def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The answers' weighted mean cross entropy with two auxiliary losses, and the share of right tokens.
+def answer_loss(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The answers' weighted mean cross entropy with three auxiliary losses, and the share of right tokens.
 
-    Without a little of the first stage's loss the vision tower forgets what the answers do not ask for yet, precise
-    places above all. And relations take very long to learn from «yes» and «no»; so wherever a text names a shape, the
-    state of a middle layer there should already know the shape's place, which leaves only a comparison to be learnt.
+    Relations take very long to learn from «yes» and «no»; so wherever a text names a shape, the state of a middle layer
+    there should know the shape's place, and that of the next layer how far it is from the shape named before, which leaves
+    only a sign to be read off. And descriptions of three or four shapes are rarely right as long as every answer counts
+    anew; so after each picture the middle layer's state should know how many shapes of each class it shows.
     """
     states: list[Tensor] = []
-    layer = model.model.language_model.layers[POINTING_LAYER]
-    hook = layer.register_forward_hook(lambda module, inputs, output: states.append(output))
-    sight = model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)
+    layers = model.model.language_model.layers[POINTING_LAYER : POINTING_LAYER + 2]
+    hooks = [layer.register_forward_hook(lambda module, inputs, output: states.append(output)) for layer in layers]
     hidden = model.model(
         input_ids=batch.input_ids,
         attention_mask=torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed, torch.finfo(torch.float32).min),
         position_ids=batch.positions,
-        mm_encoder_outputs={"image": sight},
+        mm_encoder_outputs={"image": model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)},
         image_grid_thw=batch.grids,
         use_cache=False,
     ).last_hidden_state
-    hook.remove()
+    for hook in hooks:
+        hook.remove()
     # The token at a place is predicted from the place before it; no branch begins with an answer's token.
     targets = batch.labels[:, 1:]
     wanted = targets != IGNORED
@@ -126,33 +126,27 @@ def loss_of(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) 
     right = (logits.argmax(-1) == targets[wanted]).float().mean()
     weights = batch.weights[:, 1:][wanted]
     losses = nn.functional.cross_entropy(logits, targets[wanted], reduction="none")
-    seen, _ = sight_loss(torch.cat(sight.pooler_output), heads, batch.pictures)
-    pointing = heads.pointing_loss(states[0][batch.mentions[0], batch.mentions[1]], batch.places)
-    return (losses * weights).sum() / weights.sum() + SIGHT_WEIGHT * seen + POINTING_WEIGHT * pointing, right
+    middle, later = states
+    counts = torch.stack([counts_of(p.scene) for p in batch.pictures])
+    loss = (losses * weights).sum() / weights.sum()
+    loss = loss + POINTING_WEIGHT * heads.pointing_loss(middle[batch.mentions[0], batch.mentions[1]], batch.places)
+    loss = loss + COMPARING_WEIGHT * heads.comparing_loss(later[batch.mentions[0], batch.mentions[1]], batch.steps)
+    return loss + COUNTING_WEIGHT * heads.counting_loss(middle[batch.ends[0], batch.ends[1]], counts), right
 
 
-def optimizers_for(model: nn.Module, rate: float, visual_share: float) -> list[torch.optim.Optimizer]:
-    """Muon for the transformer layers' matrices, AdamW for everything else; the vision tower gets a share of `rate`."""
-    matrices: dict[float, list[nn.Parameter]] = defaultdict(list)
-    others: dict[float, list[nn.Parameter]] = defaultdict(list)
+def optimizers_for(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices of layers and mergers, AdamW for everything else that can be trained."""
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, p in model.named_parameters():
-        own = rate * (visual_share if "visual" in name else 1.0)
-        if "patch_embed" in name:
-            # A patch's 1536 inputs are nearly equal: Adam's usual step on all of them at once would be far too long.
-            others[own * 0.1].append(p)
-        elif p.ndim == 2 and (".layers." in name or ".blocks." in name):
-            matrices[own].append(p)
-        else:
-            others[own].append(p)
-    return [
-        Muon([{"params": params, "lr": own} for own, params in matrices.items()], lr=rate),
-        torch.optim.AdamW(
-            [{"params": params, "lr": own} for own, params in others.items()],
-            betas=(0.9, 0.98),
-            weight_decay=0.01,
-            foreach=True,
-        ),
-    ]
+        if not p.requires_grad:
+            continue
+        # The patch embedding is one matrix too: a patch's inputs are nearly equal, and Adam would step along their mean alone.
+        is_matrix = (
+            p.ndim == 2 and any(part in name for part in (".layers.", ".blocks.", "merger"))
+        ) or "patch_embed.proj.weight" in name
+        (matrices if is_matrix else others).append(p)
+    return [Muon(matrices, lr=rate), torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, foreach=True)]
 
 
 def lesson(done: float) -> tuple[int, float]:
@@ -169,10 +163,13 @@ def rate_factor(done: float) -> float:
 
 
 def save_weights(model: Qwen3VLForConditionalGeneration, folder: Path) -> None:
-    """Replaces model.safetensors in one step, so that a reader never sees half a file."""
+    """Replaces model.safetensors in one step, so that a reader never sees half a file.
+
+    In float16, for a folder of half the size; the configuration says that the model computes in float32.
+    """
     temporary = folder / "weights.tmp"
     save_file(
-        {n: p.detach().contiguous() for n, p in model.state_dict().items() if n != "lm_head.weight"},
+        {n: p.detach().half().contiguous() for n, p in model.state_dict().items() if n != "lm_head.weight"},
         temporary,
         metadata={"format": "pt"},
     )
@@ -185,6 +182,29 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     temporary = path.with_suffix(".tmp")
     torch.save(state, temporary)
     os.replace(temporary, path)
+
+
+@dataclass(frozen=True)
+class Lessons(Dataset[Any]):
+    """The training data of a stage, a batch a step. Each depends on the seed and the step's number only, so that resuming
+    needs no generator's state and another process can make them."""
+
+    stage: str
+    seed: int
+    steps: int
+    make: Callable[[random.Random, float], Any]  # given a generator and how much of the stage is over (0 to 1)
+
+    def __len__(self) -> int:
+        """The number of steps."""
+        return self.steps
+
+    def __getitem__(self, step: int) -> Any:
+        """The batch of one step."""
+        return self.make(random.Random(f"{self.stage} {self.seed} {step}"), step / self.steps)
+
+    def after(self, step: int) -> DataLoader[Any]:
+        """The batches from `step` on, made by another process while the model learns from earlier ones."""
+        return DataLoader(self, batch_size=None, sampler=range(step, self.steps), num_workers=1, prefetch_factor=4)
 
 
 class Progress:
@@ -218,26 +238,22 @@ class Progress:
 
 
 def run_stage(
-    stage: str,
+    lessons: Lessons,
     out: Path,
     *,
-    steps: int,
-    seed: int,
     modules: nn.ModuleDict,
     rate: float,
-    visual_share: float,
-    loss_at: Callable[[random.Random, float], tuple[Tensor, Tensor]],
+    loss_of: Callable[[Any], tuple[Tensor, Tensor]],
 ) -> None:
-    """Trains `modules` up to `steps` steps, going on from the stage's checkpoint in `out` where there is one.
+    """Trains `modules` on the lessons, going on from the stage's checkpoint in `out` where there is one.
 
-    `loss_at` is given a generator and how much of the stage is over (0 to 1). Each step's data depends on the seed
-    and the step's number only, so that resuming needs no generator's state.
+    `loss_of` gives a batch's loss, and the share of right answers to show.
     """
-    checkpoint = out / f"{stage}.pt"
-    optimizers = optimizers_for(modules, rate, visual_share)
+    checkpoint = out / f"{lessons.stage}.pt"
+    optimizers = optimizers_for(modules, rate)
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     full_rates = [group["lr"] for group in groups]
-    step = 0
+    step, steps = 0, lessons.steps
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
         step = state["step"]
@@ -245,11 +261,11 @@ def run_stage(
         if step < steps:
             for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
                 optimizer.load_state_dict(saved)
-    progress = Progress(out, stage)
-    while step < steps:
+    progress = Progress(out, lessons.stage)
+    for batch in lessons.after(step):
         for group, full in zip(groups, full_rates, strict=True):
             group["lr"] = full * rate_factor(step / steps)
-        loss, right = loss_at(random.Random(f"{stage} {seed} {step}"), step / steps)
+        loss, right = loss_of(batch)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(modules.parameters(), 1.0)
         for optimizer in optimizers:
@@ -264,7 +280,7 @@ def run_stage(
                 save_weights(cast(Qwen3VLForConditionalGeneration, modules["model"]), out / "model")
 
 
-def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> None:
+def train(out: Path, *, sight_steps: int, sight_rate: float, steps: int, rate: float, seed: int) -> None:
     """Both stages: the vision tower alone, then the whole model. Finished steps of earlier calls are not repeated."""
     folder = out / "model"
     if not (folder / "tokenizer.json").exists():
@@ -275,26 +291,24 @@ def train(out: Path, sight_steps: int, steps: int, seed: int, rate: float) -> No
     encoder = Encoder(AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder))
     visual = model.model.visual
     run_stage(
-        "sight",
+        Lessons("sight", seed, sight_steps, lambda rng, done: random_pictures(encoder, rng, SIGHT_PICTURES)),
         out,
-        steps=sight_steps,
-        seed=seed,
         modules=nn.ModuleDict({"visual": visual, "heads": heads}),
-        rate=rate,
-        visual_share=1.0,
-        loss_at=lambda rng, done: random_sight_loss(visual, heads, encoder, rng, SIGHT_PICTURES),
+        rate=sight_rate,
+        loss_of=lambda pictures: picture_loss(visual, heads, pictures),
     )
     if not (out / "answers.pt").exists():
         strengthen_places(visual, encoder, random.Random(f"places {seed}"))
+    # What the tower has learnt stays: the answers would blur it for a long time before they made it better. Only the
+    # DeepStack mergers were not needed until now.
+    visual.requires_grad_(False)
+    visual.deepstack_merger_list.requires_grad_(True)
     run_stage(
-        "answers",
+        Lessons("answers", seed, steps, lambda rng, done: encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
         out,
-        steps=steps,
-        seed=seed,
         modules=nn.ModuleDict({"model": model, "heads": heads}),
         rate=rate,
-        visual_share=VISUAL_SHARE,
-        loss_at=lambda rng, done: loss_of(model, heads, encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
+        loss_of=lambda batch: answer_loss(model, heads, batch),
     )
 
 
@@ -302,14 +316,22 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
-    parser.add_argument("--sight-steps", type=int, default=1500, help="steps of the first stage in all")
-    parser.add_argument("--steps", type=int, default=4000, help="steps of the second stage in all")
+    parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
+    parser.add_argument("--steps", type=int, default=5000, help="steps of the second stage in all")
+    parser.add_argument("--sight-rate", type=float, default=1e-2, help="highest learning rate of the first stage")
+    parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the second stage")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=1.5e-3, help="highest learning rate")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    train(options.out, options.sight_steps, options.steps, options.seed, options.rate)
+    train(
+        options.out,
+        sight_steps=options.sight_steps,
+        sight_rate=options.sight_rate,
+        steps=options.steps,
+        rate=options.rate,
+        seed=options.seed,
+    )
 
 
 if __name__ == "__main__":
