@@ -27,7 +27,9 @@ class Muon(torch.optim.Optimizer):
     Updates are scaled to the size of Adam's, so that AdamW's learning rates and weight decay fit.
     """
 
-    def __init__(self, matrices: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01) -> None:
+    def __init__(
+        self, matrices: Iterable[torch.nn.Parameter], lr: float, momentum: float = 0.95, weight_decay: float = 0.01
+    ) -> None:
         """What has more than two dimensions counts as a matrix of its first against all others."""
         super().__init__(list(matrices), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
 
