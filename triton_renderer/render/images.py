@@ -14,11 +14,12 @@ import numpy.typing as npt
 import transformers
 from PIL import Image
 from tokenizers import Tokenizer
-from transformers import AutoImageProcessor, PreTrainedConfig, PreTrainedTokenizerFast, ProcessorMixin
+from transformers import PreTrainedConfig, PreTrainedTokenizerFast, ProcessorMixin
 from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from triton_renderer.checkpoint import first_line
+from triton_renderer.render.image_processor import load_image_processor, resize_horizontal_first
 from triton_renderer.settings import SettingsError
 from triton_renderer.wire import Field, Item, encode_item
 
@@ -127,7 +128,7 @@ class QwenVlImages:
             picture.height, picture.width, patch * merge, min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"]
         )
         if picture.size != (width, height):
-            picture = picture.resize((width, height), self._image_processor.resample)
+            picture = resize_horizontal_first(picture, (width, height), self._image_processor.resample)
         rows, columns = height // patch, width // patch
         patches = np.empty((rows // merge, columns // merge, merge, merge, 3, self._frames, patch, patch), np.uint8)
         # A patch's row of one colour is copied as one unit: byte by byte it would take four times as long.
@@ -147,15 +148,10 @@ def load_images(model: str, config: PreTrainedConfig, tokenizer: PreTrainedToken
     """
     if not hasattr(config, "vision_config"):
         return None
-    try:
-        image_processor = AutoImageProcessor.from_pretrained(
-            model, backend="pil"
-        )  # the same values with and without torchvision
-    except (OSError, ValueError, ImportError) as error:
-        raise SettingsError(f"MODEL={model}: its image processor cannot be loaded: {first_line(error)}") from error
+    image_processor = load_image_processor(model)
     if getattr(config, "image_token_id", None) is None:
         raise SettingsError(f"MODEL={model}: its configuration names no image token")
-    if type(image_processor) is Qwen2VLImageProcessorPil:
+    if isinstance(image_processor, Qwen2VLImageProcessorPil):
         shortcut = QwenVlImages(image_processor, config, tokenizer)
         if shortcut.agrees:
             return shortcut

@@ -31,6 +31,7 @@ from tests.unit.render.helpers import (
 from triton_renderer.checkpoint import load_config
 from triton_renderer.render import Renderer
 from triton_renderer.render import images as images_module
+from triton_renderer.render.image_processor import horizontal_first
 from triton_renderer.render.images import ProcessorImages, QwenVlImages, load_images
 from triton_renderer.settings import BUNDLED_MODEL, SettingsError
 from triton_renderer.text.tokenizer import load_tokenizer
@@ -45,7 +46,7 @@ def tensor(item: Item, name: str) -> npt.NDArray[Any]:
 
 def qwen(**preprocessor: Any) -> QwenVlImages:
     """The bundled model's way of taking pictures, with other settings of its image processor."""
-    processor = AutoImageProcessor.from_pretrained(BUNDLED_MODEL, **preprocessor)
+    processor = horizontal_first(AutoImageProcessor.from_pretrained(BUNDLED_MODEL, backend="pil", **preprocessor))
     return QwenVlImages(processor, load_config(settings()), load_tokenizer(str(BUNDLED_MODEL)))
 
 
