@@ -3,7 +3,7 @@
     RendererError                 500  anything of ours that went wrong
     ├── InvalidRequest            400  the request does not fit, `param` says where
     │   ├── BadBody               400  … because its body is not of the documented form
-    │   ├── NotFound              404  no such model
+    │   ├── NotFound              404  no such model, or no such route on this server
     │   ├── Forbidden             403  the route is switched off
     │   └── TooLarge              413  the request is larger than the server takes
     ├── QueueFull                 429  no room to wait in
@@ -47,7 +47,7 @@ class BadBody(InvalidRequest):
 
 
 class NotFound(InvalidRequest):
-    """The named model is not served here."""
+    """The named model, or the route, is not served here."""
 
     status = 404
     type = "NotFoundError"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
@@ -31,7 +31,9 @@ class Settings(BaseSettings):
     served_model_name: str | None = Field(
         None, pattern=r"\S", description="name that clients use (default: the id, or the folder's name)"
     )
-    role: Literal["all"] = Field("all", description="stages that this server runs; only all for now")
+    role: Literal["all", "render"] = Field(
+        "all", description="stages that this server runs: all, or render and derender alone, which need no weights"
+    )
     host: str = Field("127.0.0.1", min_length=1, description="address that the shim listens on")
     triton_host: str = Field(
         "127.0.0.1",
@@ -56,10 +58,13 @@ class Settings(BaseSettings):
         (), description="comma-separated host names that image URLs may name (default: data URLs only)"
     )
     max_request_bytes: int = Field(64 * 2**20, ge=1024, description="largest HTTP request body")
-    vllm_enable_scale_out_endpoints: bool = Field(
-        False,
+    trust_request_chat_template: bool = Field(
+        False, description="let a request bring its own chat template, which is a program that render runs"
+    )
+    vllm_enable_scale_out_endpoints: bool | None = Field(
+        None,
         validation_alias=AliasChoices("vllm_enable_scale_out_endpoints", "enable_scale_out"),
-        description="serve the render, derender and generate routes (also --enable-scale-out)",
+        description="serve the render, derender and generate routes (also --enable-scale-out; default: only with ROLE=render)",
     )
     encoder_cache_bytes: int = Field(256 * 2**20, ge=0, description="memory for encoder outputs")
     max_image_pixels: int = Field(178_956_970, ge=1, description="largest picture, in pixels")
@@ -91,6 +96,20 @@ class Settings(BaseSettings):
     @classmethod
     def _known_reasoning_parser(cls, name: str) -> str:
         return _known(name, REASONING_FORMATS)
+
+    @model_validator(mode="after")
+    def _check_role(self) -> "Settings":
+        if self.role == "render" and self.vllm_enable_scale_out_endpoints is False:
+            raise ValueError(
+                "ROLE=render serves nothing but the render and derender routes, and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=0 "
+                "switches them off: leave it out, or set it to 1"
+            )
+        return self
+
+    @property
+    def scale_out_enabled(self) -> bool:
+        """The render and derender routes are served, and generate where there is the stage for it."""
+        return self.role == "render" if self.vllm_enable_scale_out_endpoints is None else self.vllm_enable_scale_out_endpoints
 
     @property
     def is_bundled_model(self) -> bool:
@@ -154,8 +173,11 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(str(part) for part in problem['loc']).upper()}={problem['input']!r}: {problem['msg']}"
-            for problem in error.errors(include_url=False)
-        ]
-        raise SettingsError("; ".join(problems)) from error
+        raise SettingsError("; ".join(map(_problem, error.errors(include_url=False)))) from error
+
+
+def _problem(details: Any) -> str:
+    """One complaint of pydantic in one line. One about several settings has no place of its own, and names them itself."""
+    name = ".".join(str(part) for part in details["loc"]).upper()
+    message = str(details["msg"]).removeprefix("Value error, ")
+    return f"{name}={details['input']!r}: {message}" if name else message

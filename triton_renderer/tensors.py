@@ -89,6 +89,12 @@ ENSEMBLES: dict[str, ModelSpec] = {
 }
 STAGES: tuple[str, ...] = tuple(MODELS)
 
+Role = Literal["all", "render"]
+STAGES_OF_ROLE: dict[Role, tuple[str, ...]] = {"all": STAGES, "render": ("render", "derender")}
+"""The stages that a server of each role runs."""
+MODELS_OF_ROLE: dict[Role, tuple[str, ...]] = {"all": (*STAGES, *ENSEMBLES), "render": STAGES_OF_ROLE["render"]}
+"""The Triton models of each role: its stages, and the ensembles that go through no other."""
+
 
 def concatenate(parts: list[bytes]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     """Byte strings as one flat UINT8 tensor and its n+1 INT64 offsets ([0] for none)."""

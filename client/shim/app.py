@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.routing import APIRoute
 
 from client.shim.context import Shim
 from client.shim.errors import EXCEPTION_HANDLERS
@@ -15,7 +16,12 @@ from client.shim.routes import derender, generate, openai, render, server
 from client.shim.schema import DocumentedApp
 from client.shim.triton import Stages, TritonStages
 from triton_renderer import __version__
+from triton_renderer.errors import NotFound
 from triton_renderer.settings import Settings
+from triton_renderer.tensors import STAGES_OF_ROLE, Role
+
+RENDER_TAGS = {"render", "derender", "server"}
+"""The tags of the routers that a server has whose role is render."""
 
 
 def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_s: float = PROBE_EVERY_S) -> FastAPI:
@@ -28,7 +34,8 @@ def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         connected = stages or TritonStages(settings)
-        monitor = StageMonitor(connected, settings.request_timeout_s, probe_every_s=probe_every_s)
+        stage_names = STAGES_OF_ROLE[settings.role]
+        monitor = StageMonitor(connected, settings.request_timeout_s, names=stage_names, probe_every_s=probe_every_s)
         open_requests = OpenRequests(
             connected,
             metrics,
@@ -54,8 +61,22 @@ def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_
     )
     app.state.shim = None
     for routes in (openai, render, generate, derender, server):
-        app.include_router(routes.router)
+        _add_routes(app, routes.router, settings.role)
     if settings.api_key:
         app.add_middleware(ApiKey, key=settings.api_key)
     app.add_middleware(Observer, metrics=metrics)
     return app
+
+
+def _add_routes(app: FastAPI, router: APIRouter, role: Role) -> None:
+    """The routes of `router`; those that a server of this role does not have answer 404 and say why."""
+    if role == "all" or RENDER_TAGS.issuperset(router.tags):
+        app.include_router(router)
+        return
+    for route in router.routes:
+        if isinstance(route, APIRoute):
+            app.add_api_route(route.path, _absent, methods=sorted(route.methods or ()), include_in_schema=False)
+
+
+async def _absent(request: Request) -> None:
+    raise NotFound(f"{request.url.path}: this server only renders and derenders (ROLE=render): ask one that runs all stages")

@@ -90,7 +90,7 @@ def shim_of(request: Request) -> Shim:
 
 def require_scale_out(request: Request) -> None:
     """Dependency of the routes that are switched off by default. Raises Forbidden, saying how to switch them on."""
-    if not shim_of(request).settings.vllm_enable_scale_out_endpoints:
+    if not shim_of(request).settings.scale_out_enabled:
         raise Forbidden(
             "The render, derender and generate routes are switched off. "
             "Start the server with VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1 or --enable-scale-out to have them."

@@ -15,7 +15,7 @@ other, so that a probe waits as long as the requests before it take, and each of
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from math import inf
@@ -82,13 +82,14 @@ class _Watched:
 
 
 class StageMonitor:
-    """Watches the stages from `start` to `stop`. All questions are answered at once, from what is known."""
+    """Watches the stages with these `names` from `start` to `stop`. All questions are answered at once, from what is known."""
 
     def __init__(
         self,
         stages: Stages,
         longest_request_s: float,
         *,
+        names: Sequence[str] = STAGES,
         probe_every_s: float = PROBE_EVERY_S,
         down_after_s: float = DOWN_AFTER_S,
         clock: Callable[[], float] = monotonic,
@@ -98,9 +99,14 @@ class StageMonitor:
         self._probe_every_s = probe_every_s
         self._down_after_s = down_after_s
         self._clock = clock
-        self._watched = {stage: _Watched() for stage in STAGES}
+        self._watched = {stage: _Watched() for stage in names}
         self._listeners: list[Callable[[str, bool], None]] = []
         self._one_reload_at_a_time = asyncio.Lock()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The stages that are watched."""
+        return tuple(self._watched)
 
     def on_change(self, listener: Callable[[str, bool], None]) -> None:
         """`listener(stage, up)` is called whenever a stage comes up or goes down."""
@@ -108,7 +114,7 @@ class StageMonitor:
 
     def start(self) -> None:
         """Begins to watch; needs a running event loop."""
-        for stage in STAGES:
+        for stage in self.names:
             self._watch_anew(stage, None)
 
     async def stop(self) -> None:
@@ -130,7 +136,7 @@ class StageMonitor:
         """Raises StageUnavailable, naming them, where some of `stages` cannot take requests."""
         problems = [
             f"stage `{stage}` is {'down and being restarted' if state == 'down' else 'starting'}"
-            for stage in STAGES
+            for stage in self.names
             if stage in set(stages) and (state := self._watched[stage].state) != "up"
         ]
         if problems:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from triton_renderer import __version__
 from triton_renderer.errors import Cancelled, RendererError
 from triton_renderer.settings import Settings
-from triton_renderer.tensors import STAGES
+from triton_renderer.tensors import STAGES_OF_ROLE
 
 Outcome = Literal["ok", "client_error", "server_error", "cancelled"]
 
@@ -72,7 +72,7 @@ class Metrics:
         self._stage_up = Gauge(
             "triton_renderer_stage_up", "1 while the stage answers its probes", ["stage"], registry=self.registry
         )
-        for stage in STAGES:
+        for stage in STAGES_OF_ROLE[settings.role]:
             self._stage_up.labels(stage).set(0)
 
     def count_request(self, route: str, status: int, seconds: float) -> None:

@@ -32,6 +32,30 @@ def test_neither_the_shim_nor_triton_is_on_the_network_unless_somebody_says_so()
     assert load_settings(host="0.0.0.0").triton_host == "127.0.0.1"
 
 
+@pytest.mark.parametrize(
+    ("role", "switch", "enabled"),
+    [("all", None, False), ("all", "0", False), ("all", "1", True), ("render", None, True), ("render", "1", True)],
+)
+def test_the_scale_out_routes_are_off_unless_switched_on_or_all_that_there_is(
+    role: str, switch: str | None, enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLE", role)
+    if switch is not None:
+        monkeypatch.setenv("VLLM_ENABLE_SCALE_OUT_ENDPOINTS", switch)
+    settings = load_settings()
+    assert settings.scale_out_enabled is enabled
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == settings  # as a child process sees them
+
+
+def test_a_render_server_with_its_routes_switched_off_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLE", "render")
+    monkeypatch.setenv("VLLM_ENABLE_SCALE_OUT_ENDPOINTS", "0")
+    with pytest.raises(SettingsError, match=r"^ROLE=render serves .*VLLM_ENABLE_SCALE_OUT_ENDPOINTS=0 switches them off"):
+        load_settings()
+
+
 @pytest.mark.parametrize("name", ["host", "triton_host"])
 def test_an_empty_address_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name.upper()}=''"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.interpreter import libpython
 from triton_renderer.settings import Settings, SettingsError
-from triton_renderer.tensors import STAGES
+from triton_renderer.tensors import STAGES_OF_ROLE
 
 SHM = Path("/dev/shm")
 SHM_REGION_BYTES = 2**20
@@ -95,12 +95,14 @@ def check_numpy(version: str) -> None:
 def check_shared_memory(settings: Settings, free_bytes: int) -> None:
     """Raises LaunchError where the largest request would not fit into /dev/shm.
 
-    Tensors cross between stages in shared memory: the largest body on its way into render, and once more on to encode.
+    Tensors cross between stages in shared memory: the largest body on its way into render, and once more on to encode, or
+    out of a server that only renders.
     """
-    needed = len(STAGES) * SHM_REGION_BYTES + 2 * settings.max_request_bytes
+    stages = len(STAGES_OF_ROLE[settings.role])
+    needed = stages * SHM_REGION_BYTES + 2 * settings.max_request_bytes
     if free_bytes < needed:
         raise LaunchError(
-            f"{SHM} has {_mib(free_bytes)} free, {_mib(needed)} are needed ({len(STAGES)} stages of {_mib(SHM_REGION_BYTES)} and "
+            f"{SHM} has {_mib(free_bytes)} free, {_mib(needed)} are needed ({stages} stages of {_mib(SHM_REGION_BYTES)} and "
             f"twice MAX_REQUEST_BYTES={settings.max_request_bytes}): make it larger (docker run --shm-size=1g) or lower MAX_REQUEST_BYTES"
         )
 

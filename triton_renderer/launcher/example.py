@@ -12,7 +12,10 @@ from triton_renderer.settings import Settings
 
 
 def example_curl(settings: Settings, url: str) -> str:
-    """A curl command that asks the served model a question: about a picture where the model is the bundled one."""
+    """A curl command that asks the served model a question: about a picture where the model is the bundled one.
+
+    A server that only renders is asked for the question's tokens.
+    """
     content: Any = "What is the capital of France?"
     if settings.is_bundled_model:
         content = [
@@ -22,7 +25,8 @@ def example_curl(settings: Settings, url: str) -> str:
     body = {"model": settings.model_name, "messages": [{"role": "user", "content": content}]}
     key = ' -H "Authorization: Bearer $API_KEY"' if settings.api_key else ""
     data = shlex.quote(json.dumps(body, separators=(",", ":")))
-    return f"curl -s {url}/v1/chat/completions{key} -H 'Content-Type: application/json' -d {data}"
+    route = "/v1/chat/completions/render" if settings.role == "render" else "/v1/chat/completions"
+    return f"curl -s {url}{route}{key} -H 'Content-Type: application/json' -d {data}"
 
 
 def picture() -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from triton_renderer.launcher.interpreter import PYTHON, libpython
 from triton_renderer.launcher.wheels import Wheel, unpack_once
 from triton_renderer.settings import Settings
+from triton_renderer.tensors import MODELS_OF_ROLE
 
 MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 LOAD_TIMEOUT_S = 3600
@@ -55,14 +56,14 @@ class Runtime:
     root: Path
 
     def command(self, settings: Settings, repository: Path) -> list[str]:
-        """The command line that serves `repository` on Triton's host and ports of `settings`."""
+        """The command line that serves `repository`, as far as the role goes, on Triton's host and ports of `settings`."""
         address = socket.gethostbyname(settings.triton_host)  # Triton's HTTP endpoint takes no names
         return [
             str(self.root / "bin" / "tritonserver"),
             f"--model-repository={repository}",
             f"--backend-directory={self.root / 'backends'}",
             "--model-control-mode=explicit",  # so that a stage that died can be loaded again
-            "--load-model=*",
+            *[f"--load-model={model}" for model in (["*"] if settings.role == "all" else MODELS_OF_ROLE[settings.role])],
             "--disable-auto-complete-config",  # which would run each model.py twice, and import torch twice
             f"--http-address={address}",
             f"--grpc-address={address}",

@@ -29,6 +29,7 @@ from triton_renderer.launcher.logs import LogFollower, failed_model, interesting
 from triton_renderer.launcher.processes import KILL_TIMEOUT_S, Child, Deadline, StopSignal, kill_marked, marked, new_mark
 from triton_renderer.launcher.runtime import MODEL_REPOSITORY, install_runtime
 from triton_renderer.settings import Settings, reachable
+from triton_renderer.tensors import MODELS_OF_ROLE
 
 POLL_S = 0.1
 STILL_WAITING_S = 10.0
@@ -173,7 +174,7 @@ class _Server(ABC):
 
 
 class TritonServer(_Server):
-    """tritonserver with every model of a repository."""
+    """tritonserver with every model of a repository that belongs to the role of the settings."""
 
     name = "triton"
     grace_s = TRITON_EXIT_TIMEOUT_S + 3.0
@@ -193,7 +194,9 @@ class TritonServer(_Server):
         """`environment` is added to that of the stages, which holds `settings` already. The log is `log_dir`/triton.log."""
         self._runtime = install_runtime()
         self._repository = repository
-        self._waiting = {path.parent.name for path in repository.glob("*/config.pbtxt")}
+        models = {path.parent.name for path in repository.glob("*/config.pbtxt")}
+        self._models = frozenset(models if settings.role == "all" else models.intersection(MODELS_OF_ROLE[settings.role]))
+        self._waiting = set(self._models)
         self._failed: tuple[str, str] | None = None
         self._since = time.monotonic()
         super().__init__(
@@ -246,7 +249,9 @@ class TritonServer(_Server):
             answer = httpx.post(f"{self.http_url}/v2/repository/index", json={}, timeout=PROBE_TIMEOUT_S, trust_env=False)
         except httpx.TransportError:
             return False  # it listens only when it has tried to load every model
-        return answer.is_success and all(model.get("state") == "READY" for model in answer.json())
+        if not answer.is_success:
+            return False
+        return self._models <= {model["name"] for model in answer.json() if model.get("state") == "READY"}
 
     def _missing(self) -> str:
         return ", ".join(sorted(self._waiting)) or "Triton's endpoints"

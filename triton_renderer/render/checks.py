@@ -22,8 +22,6 @@ def check_request(request: ChatCompletionRequest | CompletionRequest) -> None:
 
 def check_chat(request: ChatCompletionRequest, tool_parser: str | None) -> None:
     """What holds for the chat route. Raises InvalidRequest."""
-    if request.chat_template is not None:
-        raise InvalidRequest("chat_template: a chat template of the request's own is not trusted", "chat_template")
     if (request.chat_template_kwargs or {}).get("chat_template") is not None:
         where = "chat_template_kwargs.chat_template"
         raise InvalidRequest(f"{where}: a chat template of the request's own is not trusted", where)

@@ -28,6 +28,7 @@ from triton_renderer.render.images import load_images
 from triton_renderer.render.item_cache import RenderedImage
 from triton_renderer.render.messages import ImagePart, read_conversation
 from triton_renderer.render.prompt import Prompt, truncated, with_pictures
+from triton_renderer.render.request_template import RequestTemplates
 from triton_renderer.render.sampling import load_sampling_defaults, resolve_sampling
 from triton_renderer.render.structured import structured_outputs
 from triton_renderer.render.template import ChatTemplate
@@ -61,6 +62,7 @@ class Model:
 
     tokenizer: PromptTokenizer
     template: ChatTemplate | None
+    request_templates: RequestTemplates
     images: ImageRenderer | None
     reasoning: ReasoningMarks | None
     sampling_defaults: dict[str, Any]
@@ -93,6 +95,7 @@ class Renderer:
         model = Model(
             tokenizer,
             ChatTemplate.load(settings.model, tokenizer, images),
+            RequestTemplates(tokenizer, images, trusted=settings.trust_request_chat_template),
             ImageRenderer(images, tokenizer, settings, identity, may_dial) if images is not None else None,
             ReasoningMarks.load(settings.reasoning_parser_name, hf_tokenizer),
             load_sampling_defaults(settings.model),
@@ -127,7 +130,9 @@ class Renderer:
         constraint = structured_outputs(request)
         if not job.for_generate:
             check_coupled(request)
-        template = self._model.template
+        template = (
+            self._model.template if request.chat_template is None else self._model.request_templates.get(request.chat_template)
+        )
         if template is None:
             raise InvalidRequest("messages: the model has no chat template; use the completion route", "messages")
         conversation = read_conversation(request.messages, template.content_format)

@@ -12,9 +12,9 @@ from client.shim.completions import merged_document, merged_events
 from client.shim.concurrency import all_of
 from client.shim.context import Shim, shim_of
 from client.shim.jobs import Jobs, read_chat, read_completion
-from client.shim.schema import reference, takes
+from client.shim.schema import takes
 from triton_renderer.errors import RendererError
-from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, ModelCard, ModelList
+from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.stages import RenderJob
 
 router = APIRouter(tags=["openai"])
@@ -39,25 +39,6 @@ async def create_completion(request: Request) -> Response:
     if jobs.body.stream:
         return EventAnswer(shim, jobs.opened_by("chat"), partial(_events_of_all, shim, jobs))
     return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_all_prompts, shim, jobs))
-
-
-@router.get(
-    "/v1/models", openapi_extra={"responses": {"200": {"content": {"application/json": {"schema": reference(ModelList)}}}}}
-)
-async def list_models(request: Request) -> Response:
-    """The one model that is served."""
-    return Response(ModelList(data=[_card(shim_of(request))]).model_dump_json(), media_type="application/json")
-
-
-def _card(shim: Shim) -> ModelCard:
-    """The served model. A folder of this machine is shown by its name alone."""
-    settings = shim.settings
-    return ModelCard(
-        id=settings.model_name,
-        created=shim.started,
-        root=settings.model_id,
-        max_model_len=shim.monitor.facts("prefill_decode").get("max_model_len", settings.max_model_len),
-    )
 
 
 async def _documents(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> AsyncGenerator[bytes, None]:

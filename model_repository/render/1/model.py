@@ -2,7 +2,7 @@
 
 import triton_python_backend_utils as pb_utils
 
-from triton_renderer.adapter import PROBE_ANSWER, Adapter, operation, prepare
+from triton_renderer.adapter import Adapter, operation, prepare
 from triton_renderer.tensors import (
     CONTEXT,
     MEDIA,
@@ -18,6 +18,7 @@ from triton_renderer.tensors import (
 settings = prepare("render")  # before the imports that read files
 
 import numpy as np  # noqa: E402
+import orjson  # noqa: E402
 
 from triton_renderer.errors import InvalidRequest  # noqa: E402
 from triton_renderer.protocol.base import parse  # noqa: E402
@@ -39,7 +40,8 @@ class TritonPythonModel:
         document = self.adapter.document(request, REQUEST)
         op, body = operation(document)
         if op == "probe":
-            return self.response(np.empty(0, np.int64), [], PROBE_ANSWER)
+            facts = {"ok": True, "max_model_len": self.renderer.max_model_len}
+            return self.response(np.empty(0, np.int64), [], orjson.dumps(facts))
         try:
             media = split(self.adapter.array(request, MEDIA), self.adapter.array(request, MEDIA_OFFSETS))
         except ValueError as error:

@@ -108,5 +108,11 @@ def test_shared_memory_of_docker_is_too_small_for_the_default_request_size() -> 
     check_shared_memory(Settings(), 132 * 2**20)
 
 
+def test_a_render_server_needs_memory_for_two_stages() -> None:
+    with pytest.raises(LaunchError, match=r"130 MiB are needed \(2 stages"):
+        check_shared_memory(load_settings(role="render"), 64 * 2**20)
+    check_shared_memory(load_settings(role="render"), 130 * 2**20)
+
+
 def test_smaller_requests_need_less_shared_memory() -> None:
     check_shared_memory(load_settings(max_request_bytes=16 * 2**20), 64 * 2**20)

@@ -25,6 +25,7 @@ VALUES = {
     "api_key": "secret",
     "allowed_media_hosts": "a.example,b.example",
     "max_request_bytes": "4096",
+    "trust_request_chat_template": "1",
     "vllm_enable_scale_out_endpoints": "1",
     "encoder_cache_bytes": "5",
     "max_image_pixels": "6",
@@ -129,6 +130,18 @@ def test_an_invalid_value_is_refused_in_one_line_that_names_it(
     assert by_flag.count("\n") == 1
     assert f"{name.upper()}={value!r}" in by_flag
     assert not served
+
+
+def test_a_render_server_without_its_routes_is_refused_at_the_start(
+    served: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert serve("--role", "render", "--vllm-enable-scale-out-endpoints", "0") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("triton-renderer: error: ROLE=render serves nothing but the render and derender routes")
+    assert error.count("\n") == 1
+    assert serve("--role", "render", "--enable-scale-out") == 1
+    assert serve("--role", "render") == 1
+    assert [settings.scale_out_enabled for settings in served] == [True, True]
 
 
 def test_a_failed_start_is_one_line_and_exit_code_1(served: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,6 +29,11 @@ def test_any_other_model_is_asked_in_text() -> None:
     assert "image_url" not in str(body["messages"])
 
 
+def test_a_render_server_is_asked_for_tokens() -> None:
+    assert f"{URL}/v1/chat/completions/render " in example_curl(load_settings(role="render"), URL)
+    assert f"{URL}/v1/chat/completions " in example_curl(load_settings(), URL)
+
+
 def test_the_key_is_asked_for_but_not_shown() -> None:
     curl = example_curl(load_settings(api_key="secret"), URL)
     assert '"Authorization: Bearer $API_KEY"' in curl

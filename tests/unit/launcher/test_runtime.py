@@ -30,6 +30,11 @@ def test_the_command_serves_the_repository_on_the_ports_of_the_settings() -> Non
     } <= set(flags)
 
 
+def test_a_render_server_loads_its_two_stages_alone() -> None:
+    loaded = [flag for flag in command(role="render") if flag.startswith("--load-model")]
+    assert loaded == ["--load-model=render", "--load-model=derender"]
+
+
 def test_a_host_name_becomes_an_address() -> None:
     assert {"--http-address=127.0.0.1", "--grpc-address=127.0.0.1"} <= set(command(triton_host="localhost"))
 

@@ -2,6 +2,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from triton_renderer.launcher import supervisor
@@ -145,6 +146,30 @@ def test_the_key_is_not_given_to_triton(where: str, tmp_path: Path, fakes: None,
     assert "'COLOUR'" in seen
     assert "'SHIM_PORT'" in seen
     assert "API_KEY" not in seen
+
+
+@pytest.mark.parametrize(
+    ("role", "loaded", "ready"),
+    [
+        ("all", ["render", "encode", "prefill_decode", "derender", "generate", "chat"], True),
+        ("all", ["render", "encode", "prefill_decode", "derender", "chat"], False),
+        ("render", ["render", "derender"], True),
+        ("render", ["render"], False),
+    ],
+)
+@pytest.mark.usefixtures("fakes")
+def test_triton_is_ready_when_every_model_of_its_role_is(
+    role: str, loaded: list[str], ready: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index = [{"name": path.parent.name} for path in supervisor.MODEL_REPOSITORY.glob("*/config.pbtxt")]
+    for entry in index:
+        if entry["name"] in loaded:
+            entry["state"] = "READY"
+    answer = httpx.Response(200, json=index)
+    monkeypatch.setattr(httpx, "post", lambda url, **_: answer)
+    triton = TritonServer(load_settings(**free_ports(), role=role), tmp_path)
+    assert triton._is_ready() is ready
+    assert set(triton._missing().split(", ")) == ({"render", "derender"} if role == "render" else {e["name"] for e in index})
 
 
 def test_each_server_is_reached_at_its_own_address(tmp_path: Path, fakes: None) -> None:

@@ -183,7 +183,9 @@ def test_a_message_cannot_be_continued_and_a_new_one_begun(renderer: Renderer) -
         ({"chat_template_kwargs": {"tools": []}}, "chat_template_kwargs.tools"),
     ],
 )
-def test_a_template_of_the_request_is_never_run(renderer: Renderer, fields: dict[str, Any], param: str) -> None:
+def test_a_template_of_the_request_is_not_run_unless_it_is_trusted(
+    renderer: Renderer, fields: dict[str, Any], param: str
+) -> None:
     assert refusal(renderer, QUESTION, **fields).param == param
 
 

@@ -12,7 +12,6 @@ from fastapi import FastAPI
 from client.shim.app import create_app
 from client.shim.context import Shim
 from triton_renderer.settings import Settings
-from triton_renderer.tensors import STAGES
 
 from .fakes import Connection, FakeStages, until
 
@@ -57,7 +56,8 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Start:
         app = create_app(Settings(**known), fake, probe_every_s=0.01)
         async with app.router.lifespan_context(app):
             if wait:
-                await until(lambda: all(app.state.shim.monitor.state(stage) == "up" for stage in STAGES))
+                monitor = app.state.shim.monitor
+                await until(lambda: all(monitor.state(stage) == "up" for stage in monitor.names))
             transport = httpx.ASGITransport(app)
             async with httpx.AsyncClient(transport=transport, base_url="http://shim") as http:
                 yield Running(app, http, fake)

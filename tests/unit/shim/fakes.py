@@ -78,7 +78,7 @@ class FakeStages:
     ) -> Tensors:
         document = await self._begin(model, inputs)
         if document == PROBE:
-            answer = {PROBE_TENSORS[model][1].name: document_tensor(b'{"ok":true}')}
+            answer = {PROBE_TENSORS[model][1].name: document_tensor(b'{"ok":true,"max_model_len":512}')}
         else:
             await self._step(document, 0)
             answer = self._render(document, inputs) if model == "render" else self._derender(document)
