@@ -3,7 +3,7 @@
 from typing import cast, get_args
 
 from triton_renderer.derender.model import OutputModel
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import BadBody, InvalidRequest
 from triton_renderer.protocol.derender import MAX_CHOICES
 from triton_renderer.protocol.generate import GenerateChoice, GenerateLogprobs, GenerateResponse
 from triton_renderer.protocol.stages import FinishReason
@@ -46,9 +46,9 @@ def check_response(response: GenerateResponse, where: str, model: OutputModel) -
 
 
 def check_mode(response: GenerateResponse, where: str) -> None:
-    """Raises InvalidRequest for a response that is text already."""
+    """Raises BadBody for a response that is text already."""
     if response.output_mode == "text":
-        raise InvalidRequest(
+        raise BadBody(
             f"{where}.output_mode: a response of mode text is derendered already; mode tokens is needed", f"{where}.output_mode"
         )
 
@@ -91,8 +91,10 @@ def finish_reason_of(choice: GenerateChoice, where: str) -> FinishReason | None:
 
 
 def logprobs_of(choice: GenerateChoice, where: str) -> GenerateLogprobs | None:
-    """The choice's logprobs. Raises InvalidRequest where they are of text already."""
-    if choice.logprobs is None or isinstance(choice.logprobs, GenerateLogprobs):
+    """The choice's logprobs, None without content. Raises InvalidRequest where they are of text already."""
+    if choice.logprobs is None or choice.logprobs.content is None:
+        return None
+    if isinstance(choice.logprobs, GenerateLogprobs):
         return choice.logprobs
     raise InvalidRequest(f"{where}.logprobs: logprobs of token ids are needed, not of text", f"{where}.logprobs")
 

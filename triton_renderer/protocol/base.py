@@ -84,7 +84,9 @@ def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) 
 
 def _is_union_branch(part: int | str) -> bool:
     """Pydantic names the branch of a union that it tried, `messages.0.content.str`: that is no place in the document."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "int", "float", "bool", "dict") or part[:1].isupper())
+    return isinstance(part, str) and (
+        "[" in part or part in ("str", "int", "float", "bool", "dict") or part.startswith("constrained-") or part[:1].isupper()
+    )
 
 
 TokenId = Annotated[int, Field(ge=0, le=INT64_MAX)]
