@@ -88,8 +88,11 @@ def shim_of(request: Request) -> Shim:
     return shim
 
 
-def require_scale_out(request: Request) -> None:
-    """Dependency of the routes that are switched off by default. Raises Forbidden, saying how to switch them on."""
+async def require_scale_out(request: Request) -> None:
+    """Dependency of the routes that are switched off by default. Raises Forbidden, saying how to switch them on.
+
+    A coroutine, though it waits for nothing: for a plain function FastAPI would go through a thread with every request.
+    """
     if not shim_of(request).settings.scale_out_enabled:
         raise Forbidden(
             "The render, derender and generate routes are switched off. "

@@ -6,6 +6,7 @@ a picture at a time: the calls with tensors take and give bytes, and large ones 
 """
 
 import logging
+import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
@@ -233,7 +234,7 @@ def _output_tensor(model: str, spec: TensorSpec, reply: Any, content: bytes) -> 
     flat: Tensor = (
         deserialize_bytes_tensor(content) if spec.dtype == "BYTES" else np.frombuffer(content, NUMPY_DTYPES[spec.dtype])
     )
-    if flat.size != np.prod(shape):
+    if flat.size != math.prod(shape):
         raise RendererError(f"model `{model}` answered with {flat.size} values for {list(shape)} in the tensor `{spec.name}`")
     return flat.reshape(shape)
 
