@@ -23,10 +23,18 @@ _THINK = ("<think>", "</think>")
 REASONING_FORMATS: dict[str, ReasoningFormat] = {
     "deepseek_r1": ReasoningFormat("deepseek_r1:DeepSeekR1Reasoning", _THINK),
     "granite": ReasoningFormat("granite:GraniteReasoning"),
+    "openai_gptoss": ReasoningFormat("openai_gptoss:GptOssReasoning"),
     "qwen3": ReasoningFormat("qwen3:Qwen3Reasoning", _THINK),
 }
 
 TOOL_FORMATS: dict[str, str] = {
+    "deepseek_v3": "deepseek_v3:DeepSeekV3Tools",
     "hermes": "hermes:HermesTools",
+    "llama3_json": "llama3_json:Llama3JsonTools",
+    "llama4_pythonic": "llama4_pythonic:Llama4PythonicTools",
+    "mistral": "mistral:MistralTools",
+    "openai": "openai:OpenAITools",
+    "pythonic": "pythonic:PythonicTools",
+    "qwen3_coder": "qwen3_coder:Qwen3CoderTools",
 }
 """`module:Class` within `triton_renderer.derender.parsers`, of each way to write tool calls."""

@@ -49,6 +49,15 @@ def test_without_a_parser_there_are_no_marks(tokenizer: PreTrainedTokenizerFast)
     assert ReasoningMarks.load(None, tokenizer) is None
 
 
+@pytest.mark.parametrize("parser", ["granite", "openai_gptoss"])
+def test_of_a_format_that_no_prompt_opens_the_reasoning_is_closed_whatever_the_prompt(
+    tokenizer: PreTrainedTokenizerFast, parser: str
+) -> None:
+    marks = ReasoningMarks.load(parser, tokenizer)
+    assert marks is not None
+    assert marks.state(tokenizer.encode("<|im_start|>assistant\n<think>", add_special_tokens=False)) == "closed"
+
+
 def test_marks_that_are_special_tokens_do_not_begin_a_turn() -> None:
     marks = ReasoningMarks(1, 2, frozenset({7}))
     assert marks.state(np.array([7, 1, 5, 2])) == "closed"

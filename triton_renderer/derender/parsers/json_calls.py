@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import ClassVar, Literal
 
-from triton_renderer.derender.parsers.base import LOOK_BACK, ParserState, ToolParser, ToolParserState
+from triton_renderer.derender.parsers.base import ParserState
+from triton_renderer.derender.parsers.calls import CallParser, CallState
 from triton_renderer.text.states import Count, Flag, Text, Texts
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 
 _WHITESPACE = " \t\n\r"
+_MAX_SPACE = 64  # whitespace behind a number or word, after which the value has certainly ended
 _KEY_END = re.compile(r'["\\\x00-\x1f]')  # where something may happen within a key or the name
 _PLAIN = frozenset("+-.0123456789Eaeflnrstu:")  # what JSON has outside strings besides its marks: numbers, words, colons
 
@@ -32,16 +34,13 @@ CallPhase = Literal[
 
 
 @dataclass
-class JsonCallState(ToolParserState):
+class JsonCallState(CallState):
     """What is known between two pieces of text: of the message, and of the call that is being read."""
 
     phase: CallPhase = "text"
-    raw: Texts = field(default_factory=list)  # the call so far, until its name is out: it may yet be content
-    raw_length: Count = 0
     string: Texts = field(default_factory=list)  # the key or name that is being read, as written
     key: Text = ""
     name: Text = ""  # the name, until it is out
-    named: Flag = False  # the name is out
     has_arguments: Flag = False
     early: Texts = field(default_factory=list)  # arguments that came in front of the name
     depth: Count = 0  # open brackets within the value
@@ -50,7 +49,7 @@ class JsonCallState(ToolParserState):
     begun: Flag = False  # the value has begun
 
 
-class JsonCallParser(ToolParser):
+class JsonCallParser(CallParser):
     """Reads calls that are JSON objects; a subclass finds where they begin and says what ends them besides.
 
     Up to the call's name the JSON must be right; where it is not, the call is content, exactly as written, and the search
@@ -82,21 +81,6 @@ class JsonCallParser(ToolParser):
         self._reset()
         return text
 
-    @abstractmethod
-    def _opening_length(self, raw: str) -> int:
-        """How much of `raw`, which is no call, is content in any case; the rest is looked at once more."""
-
-    def _reset(self, **state: object) -> None:
-        """Forgets the call."""
-        self._state = type(self._state)(calls=self._state.calls, **state)  # type: ignore[arg-type]
-
-    def _end(self) -> str:
-        return "" if self._state.named or not self._state.raw else self._as_content("")
-
-    def _step(self, text: str) -> str:
-        rest = self._call_step(text)
-        return self._as_content(rest) if self._state.raw_length > LOOK_BACK else rest
-
     def _call_step(self, text: str) -> str:
         state = self._state
         match state.phase:
@@ -119,7 +103,7 @@ class JsonCallParser(ToolParser):
                 return self._hold(text)
             if text.startswith(self.ends):
                 return self._end_call(text)
-            if self._final and any(marker.startswith(text) for marker in self.ends):  # the output was cut within the marker
+            if self._is_cut_marker(text):
                 return self._end_call("")
         match state.phase, character:
             case "object", "{":
@@ -192,12 +176,11 @@ class JsonCallParser(ToolParser):
     def _begin_call(self, text: str) -> str:
         """The name is known, and enough else: the call is out."""
         state = self._state
-        if state.raw_length > LOOK_BACK:
+        if self._is_too_long:
             return self._as_content(text)
-        self._emit_call(state.name)
-        state.named = True
+        self._start_call(state.name)
         self._emit_arguments("".join(state.early))
-        state.raw, state.raw_length, state.early = [], 0, []
+        state.early = []
         return text
 
     def _value(self, text: str) -> str:
@@ -220,7 +203,7 @@ class JsonCallParser(ToolParser):
                 return self._hold(text)
             if text.startswith(self.ends):
                 return self._end_call(text)
-            if self._final and any(marker.startswith(text) for marker in self.ends):
+            if self._is_cut_marker(text):
                 return self._end_call("")
         if character.isspace():
             return self._space(text, is_lenient)
@@ -279,6 +262,8 @@ class JsonCallParser(ToolParser):
         length = len(text) - len(rest)
         if state.depth > 0:
             return self._pass_on(text, length)
+        if length >= _MAX_SPACE:
+            return self._end_value(self._take(text, _MAX_SPACE))
         if not rest:
             return self._take(text, length) if self._final else self._hold(text)
         if rest[0] in ",}" or not is_lenient:
@@ -304,28 +289,9 @@ class JsonCallParser(ToolParser):
         """`text` does not fit: a call without a name is content, another one ends here."""
         return self._closed(text) if self._state.named else self._as_content(text)
 
-    def _as_content(self, text: str) -> str:
-        """The call in front of `text` is none, or takes too long to become one."""
-        raw, held = "".join(self._state.raw), self._state.held
-        length = LOOK_BACK if self._state.raw_length > LOOK_BACK else self._opening_length(raw)
-        self._reset()
-        self._emit_content(raw[:length])
-        return raw[length:] + held + text
-
-    def _hold(self, text: str) -> str:
-        self._state.held = text
-        return ""
-
-    def _may_begin(self, text: str, markers: tuple[str, ...]) -> bool:
-        """`text` may become one of `markers`."""
-        return not self._final and any(len(text) < len(marker) and marker.startswith(text) for marker in markers)
-
-    def _take(self, text: str, length: int) -> str:
-        """Takes characters that are not passed on."""
-        if not self._state.named:
-            self._state.raw.append(text[:length])
-            self._state.raw_length += length
-        return text[length:]
+    def _is_cut_marker(self, text: str) -> bool:
+        """The output was cut within a marker; a bracket alone is rather an array."""
+        return self._final and text != "[" and any(marker.startswith(text) for marker in self.ends)
 
     def _pass_on(self, text: str, length: int) -> str:
         """Takes characters of a value."""

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import ConfigDict, ValidationError
 
-from triton_renderer.derender.parsers.base import OutputParser, ReasoningParser, ToolParser
+from triton_renderer.derender.parsers.base import LOOK_BACK, OutputParser, ReasoningParser, ToolParser
 from triton_renderer.derender.parsers.events import Content, Event, ToolCallArguments, ToolCallStart, merged
 from triton_renderer.text.states import Flag, MisfittingState, Text
 
@@ -33,7 +33,8 @@ class MessageParser:
     """Reasoning first, then content with tool calls in it; either parser may be missing.
 
     Where calls are looked for, whitespace between them, in front of the first and behind the last one only separates and
-    is left out; so is all content that is nothing but whitespace, if there are calls. Of several calls only the first
+    is left out; so is all content that is nothing but whitespace, if there are calls (more of it than LOOK_BACK is content in
+    any case). Of several calls only the first
     is passed on unless `parallel_tool_calls`.
     """
 
@@ -109,9 +110,9 @@ class MessageParser:
                 if event.index == 0 or self._parallel:
                     yield event
             elif isinstance(event, Content) and self._tools is not None and self._separates:
-                self._space.append(event.text)
-                if not event.text.isspace():
-                    yield Content("".join(self._space))
+                self._space = ["".join([*self._space, event.text])]
+                if not event.text.isspace() or len(self._space[0]) > LOOK_BACK:
+                    yield Content(self._space[0])
                     self._space, self._separates = [], False
             else:
                 yield event

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from triton_renderer.derender.parsers.base import ParserState, ReasoningParser
-from triton_renderer.text.states import Texts
+from triton_renderer.derender.parsers.base import LOOK_BACK, ParserState, ReasoningParser
+from triton_renderer.text.states import Count, Texts
 from triton_renderer.text.stop import beginning_at_end, first_of
 
 
@@ -15,6 +15,7 @@ class ThinkingState(ParserState):
 
     phase: Literal["start", "reasoning", "content"] = "start"
     space: Texts = field(default_factory=list)  # in front of what is held back at the start
+    space_length: Count = 0
 
 
 class ThinkingParser(ReasoningParser):
@@ -58,28 +59,33 @@ class ThinkingParser(ReasoningParser):
 
     def _end(self) -> str:
         """Whitespace is all that the output was."""
-        if self._state.phase != "start":
-            return ""
-        space, self._state.space, self._state.phase = "".join(self._state.space), [], "content"
-        return space
+        return self._no_reasoning() if self._state.phase == "start" else ""
 
     def _start(self, text: str) -> str:
         """Decides whether the output begins with reasoning."""
         visible = text.lstrip()
+        state = self._state
         if len(visible) < len(text):
-            self._state.space.append(text[: len(text) - len(visible)])
+            state.space.append(text[: len(text) - len(visible)])
+            state.space_length += len(text) - len(visible)
+        if state.space_length > LOOK_BACK:
+            return self._no_reasoning() + visible
         if not visible:
             return ""
         markers = self.openings + self.closings
         for marker in markers:
             if visible.startswith(marker):
-                self._state.phase, self._state.space = "reasoning" if marker in self.openings else "content", []
+                state.phase, state.space = "reasoning" if marker in self.openings else "content", []
                 return visible[len(marker) :]
         if not self._final and any(marker.startswith(visible) for marker in markers):
-            self._state.held = visible
+            state.held = visible
             return ""
+        return self._no_reasoning() + visible
+
+    def _no_reasoning(self) -> str:
+        """The output does not begin with reasoning; returns the whitespace that it begins with."""
         space, self._state.space, self._state.phase = "".join(self._state.space), [], "content"
-        return space + visible
+        return space
 
     def _reasoning(self, text: str) -> str:
         """Passes reasoning on up to the next marker."""
