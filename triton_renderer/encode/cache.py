@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from triton_renderer.protocol.stages import FeatureForm
+
 MAX_ALIASES = 65_536
 
 
@@ -14,12 +16,14 @@ class EncoderOutput:
     """What the tower made of one item.
 
     `features` has shape [1 + deepstack, rows, hidden] in the model's dtype, on the model's device. `metadata` are the
-    model inputs that the language model needs besides, as nested lists of integers ({"image_grid_thw": [1, 6, 6]}).
+    model inputs that the language model needs besides, as nested lists of integers ({"image_grid_thw": [1, 6, 6]}). `form` is
+    the one in which the tower returned the rows.
     """
 
     digest: str
     features: torch.Tensor
     metadata: dict[str, list[int]] = field(default_factory=dict)
+    form: FeatureForm = "list"
 
     @property
     def rows(self) -> int:

@@ -22,7 +22,7 @@ from triton_renderer import checkpoint, tensors
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
 from triton_renderer.encode.items import PixelFormat, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureItem, RequestContext
+from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureForm, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
 from triton_renderer.wire import Field, Item, encode_item
 
@@ -79,6 +79,7 @@ class Encoder:
                 dtype=str(features[0].dtype).removeprefix("torch."),
                 hidden=features[0].shape[2],
                 deepstack=features[0].shape[0] - 1,
+                form=outputs[0].form,
                 items=[_describe(*pair) for pair in zip(context.features, outputs, strict=True)],
                 ec_transfer_params=self._announce(context, outputs, mm_offsets),
             ),
@@ -105,9 +106,9 @@ class Encoder:
         return output
 
     def _from_data(self, feature: FeatureItem, item: Item, where: str, context: RequestContext) -> EncoderOutput:
-        if unknown := item.keys() - self._parameters:
-            raise InvalidRequest(f"{where}: {sorted(unknown)[0]!r} is not an input of this model's encoder", where)
         rows = check_pixels(item, self._pixel_format, where)
+        # Another renderer may send counts along that this encoder does not ask for.
+        item = {name: value for name, value in item.items() if name in self._parameters}
         if rows is not None:
             # Before the tower runs: a wrong placeholder is the sender's mistake and must not cost it.
             _check_length(feature, rows, where)
@@ -127,7 +128,7 @@ class Encoder:
         features = torch.stack(
             [torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows.flatten(0, -2) for rows in sets]
         )
-        return EncoderOutput(digest, features.to(self._model.dtype).contiguous(), _metadata(item))
+        return EncoderOutput(digest, features.to(self._model.dtype).contiguous(), _metadata(item), _form(answer.pooler_output))
 
     def _digest(self, item: Item, salt: str | None) -> str:
         """Over the model, the client's salt and the item's tensors. How a client labels its fields changes nothing."""
@@ -210,6 +211,12 @@ def _check_length(feature: FeatureItem, rows: int, where: str) -> None:
     reserved = sum(span.is_embed[1::2]) if span.is_embed else span.length
     if (span.is_embed and sum(span.is_embed) != span.length) or reserved != rows:
         raise InvalidRequest(f"{where}: the placeholder reserves {reserved} tokens, the item has {rows} rows", where)
+
+
+def _form(rows: Any) -> FeatureForm:
+    if isinstance(rows, list | tuple):
+        return "list"
+    return "items" if rows.ndim == 3 else "rows"
 
 
 def _metadata(item: Item) -> dict[str, list[int]]:

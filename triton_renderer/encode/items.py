@@ -130,7 +130,7 @@ def check_grid(item: Item, pixel_format: PixelFormat, where: str) -> tuple[int, 
 
 
 def tower_inputs(item: Item, pixel_format: PixelFormat, device: torch.device) -> dict[str, torch.Tensor]:
-    """Keyword arguments of `get_image_features` for one item, each with a leading axis of one item (or its patches)."""
+    """Keyword arguments of `get_image_features` for one item, each with a leading axis of one item (or its patches or tiles)."""
     inputs = {}
     for name, value in item.items():
         if not isinstance(value.data, np.ndarray):
@@ -138,9 +138,8 @@ def tower_inputs(item: Item, pixel_format: PixelFormat, device: torch.device) ->
         tensor = to_torch(value.data).to(device)
         if name == "pixel_values":
             tensor = pixel_format.normalize(tensor)
-            inputs[name] = tensor if pixel_format.patch else tensor.unsqueeze(0)
-        else:
-            inputs[name] = tensor.unsqueeze(0)
+        has_axis = value.kind == "flat" or (name == "pixel_values" and pixel_format.patch is not None)
+        inputs[name] = tensor if has_axis else tensor.unsqueeze(0)
     return inputs
 
 

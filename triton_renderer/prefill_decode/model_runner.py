@@ -20,6 +20,8 @@ from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem
 from triton_renderer.settings import Settings
 
+_TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
+"""Names under which a family takes it which tokens stand for a picture, as for attention both ways inside one."""
 _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
@@ -93,7 +95,7 @@ class ModelRunner:
         ids = torch.from_numpy(prompt.token_ids).unsqueeze(0).to(self.device)
         if prompt.multimodal is not None:
             inputs["mm_encoder_outputs"] = {"image": _encoder_output(prompt.multimodal)}
-            inputs["mm_token_type_ids"] = self._token_types(ids)
+            inputs |= {name: self._token_types(ids) for name in _TOKEN_TYPES if name in self._accepted}
             inputs |= {name: grid.to(self.device) for name, grid in self._grids(prompt.multimodal).items()}
         # Without the config, every layer keeps all its keys: a sliding window is a matter of the mask, in decode too.
         cache = DynamicCache()
@@ -129,8 +131,11 @@ class ModelRunner:
 
 
 def _encoder_output(multimodal: MultimodalInputs) -> BaseModelOutputWithPooling:
-    """What `get_image_features` would have returned: one tensor an item, and one list of them a DeepStack layer."""
-    output = BaseModelOutputWithPooling(pooler_output=tuple(features[0] for features in multimodal.features))
+    """What `get_image_features` would have returned for all items: their rows, and one list of tensors a DeepStack layer."""
+    rows = tuple(features[0] for features in multimodal.features)
+    joined = torch.cat(rows)
+    pooled = {"list": rows, "rows": joined, "items": joined.unsqueeze(0)}[multimodal.form]
+    output = BaseModelOutputWithPooling(pooler_output=pooled)
     depth = multimodal.features[0].shape[0]
     output["deepstack_features"] = [[features[layer] for features in multimodal.features] for layer in range(1, depth)]
     return output

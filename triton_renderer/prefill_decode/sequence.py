@@ -12,7 +12,7 @@ import torch
 from triton_renderer.errors import RendererError
 from triton_renderer.prefill_decode.stopping import StopChecker
 from triton_renderer.protocol.generate import GenerateTokenLogprob
-from triton_renderer.protocol.stages import FinishReason, GeneratedChunk, RequestContext
+from triton_renderer.protocol.stages import FeatureForm, FinishReason, GeneratedChunk, RequestContext
 
 _arrivals = itertools.count()
 
@@ -23,10 +23,12 @@ class MultimodalInputs:
 
     features: for each item [1 + deepstack, rows, hidden], in the model's dtype and on its device.
     grids: for each item its metadata as int64 tensors of shape [1, n] ({"image_grid_thw": [[1, 6, 6]]}).
+    form: how the model takes the rows of all items.
     """
 
     features: list[torch.Tensor]
     grids: list[dict[str, torch.Tensor]]
+    form: FeatureForm = "list"
 
 
 @dataclass(frozen=True)

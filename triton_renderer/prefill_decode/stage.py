@@ -170,7 +170,8 @@ class PrefillDecode:
             return None
         features = self._features(embeddings, encoded)
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
-        return MultimodalInputs([features[index] for index in order], [self._runner.checked_grids(item) for item in items])
+        grids = [self._runner.checked_grids(item) for item in items]
+        return MultimodalInputs([features[index] for index in order], grids, encoded.form)
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
         """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""

@@ -120,6 +120,11 @@ class EncodedItem(Wire):
     """Model inputs besides the rows: {"image_grid_thw": [1, 6, 6]}."""
 
 
+FeatureForm = Literal["list", "rows", "items"]
+"""How a family's `get_image_features` returns rows: a tensor [rows, hidden] for each item, one for all, or one with an axis of
+items in front. Its language model takes them in the same form."""
+
+
 class EncodedItems(Wire):
     """`encoded` tensor: how to read `embeddings`."""
 
@@ -127,6 +132,7 @@ class EncodedItems(Wire):
     hidden: int = Field(0, ge=0)
     deepstack: int = Field(0, ge=0)
     """How many further feature sets each item carries behind its first."""
+    form: FeatureForm = "list"
     items: list[EncodedItem] = []
     ec_transfer_params: dict[str, Any] | None = None
     """Where a prefill server finds these rows, for the answer of the request."""

@@ -56,6 +56,8 @@ class ImageRenderer:
         self._seed = blake3.blake3(f"{identity}\0{images.identity()}\0".encode()).digest()
         self._cache = ItemCache()
         self.slot_id = tokenizer.token_id(images.slot)
+        self._tokenizer = tokenizer
+        self._hidden_slot = tokenizer.hide(images.slot)
         self.embed_token_id = images.embed_token_id
 
     def render(self, parts: Sequence[ImagePart], attached: Sequence[memoryview]) -> list[RenderedImage]:
@@ -78,6 +80,14 @@ class ImageRenderer:
             with blamed_on(part.param):
                 rendered.append(self._render(part, source))
         return rendered
+
+    def written_out(self, text: str, images: Sequence[RenderedImage]) -> str | None:
+        """The template's text with the pictures' placeholders in place of its slots; None where tokens can be put there."""
+        if all(image.text is None for image in images):
+            return None
+        first, *others = text.split(self._hidden_slot)
+        placeholders = [self._tokenizer.hide(image.text or self._tokenizer.decode(image.token_ids)) for image in images]
+        return first + "".join(map("".join, zip(placeholders, others, strict=True)))
 
     def _open(self, part: ImagePart, media: RequestMedia) -> "_Source":
         """Finds the picture in the cache, or reads its header."""
@@ -122,6 +132,7 @@ class ImageRenderer:
             encode_item(metadata) if metadata else b"",
             prepared.token_ids,
             run_lengths(prepared.token_ids == self.embed_token_id),
+            prepared.text,
         )
 
     def _digest(self, picture: Image.Image) -> str:

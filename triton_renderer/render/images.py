@@ -35,6 +35,8 @@ class ImageInput:
 
     item: Item
     token_ids: npt.NDArray[np.int64]
+    text: str | None = None
+    """The same as text, where it begins or ends with ordinary text: that is tokenized together with the text around it."""
 
 
 class Images(Protocol):
@@ -64,19 +66,23 @@ class ProcessorImages:
         self._tokenizer = Tokenizer.from_str(processor.tokenizer.backend_tokenizer.to_str())
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._special = self._tokenizer.get_added_tokens_decoder().keys()
         self.slot: str = processor.image_token
         self.embed_token_id: int = config.image_token_id
         self.frame = ("", "")
         self._raw = _raw_is_enough(image_processor)
+        # What only the placeholder depends on is no input of the model.
+        unused = processor.unused_input_names
+        self._input_names = [name for name in image_processor.model_input_names if name not in unused]
 
     def prepare(self, picture: Image.Image) -> ImageInput:
         """Pixel values are uint8 where rescaling and normalising can wait for the encoder, else normalised floats."""
         outputs = _process(self._image_processor, picture, raw=self._raw)
-        item = {
-            name: _field(name, outputs[name], self._raw) for name in self._image_processor.model_input_names if name in outputs
-        }
-        placeholder = self._processor.replace_image_token(outputs, image_idx=0)
-        return ImageInput(item, np.array(self._tokenizer.encode(placeholder, add_special_tokens=False).ids, np.int64))
+        item = {name: _field(name, outputs[name], self._raw) for name in self._input_names if name in outputs}
+        text = self._processor.replace_image_token(outputs, image_idx=0)
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        stands_alone = token_ids[0] in self._special and token_ids[-1] in self._special
+        return ImageInput(item, np.array(token_ids, np.int64), None if stands_alone else text)
 
     def identity(self) -> str:
         """The image processor's settings."""

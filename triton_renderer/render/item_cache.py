@@ -33,6 +33,8 @@ class RenderedImage:
     """Its placeholder in the prompt."""
     is_embed: list[int] | None
     """As in `PlaceholderRange`."""
+    text: str | None = None
+    """As in `ImageInput`."""
 
     @property
     def nbytes(self) -> int:

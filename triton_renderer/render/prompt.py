@@ -1,11 +1,11 @@
 """A prompt in the making: token ids, the pictures' places in them, and what cuts it down."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.protocol.generate import PlaceholderRange
 from triton_renderer.render.item_cache import RenderedImage
 from triton_renderer.render.tokenizer import TokenIds
@@ -31,6 +31,24 @@ def with_pictures(token_ids: TokenIds, slots: TokenIds, images: Sequence[Rendere
         placeholders.append(PlaceholderRange(offset=offset, length=len(image.token_ids), is_embed=image.is_embed))
         length, begin = offset + len(image.token_ids), slot + 1
     return Prompt(np.concatenate([*pieces, token_ids[begin:]]), placeholders)
+
+
+def with_written_pictures(prompt: Prompt, embed_token_id: int, images: Sequence[RenderedImage]) -> Prompt:
+    """Finds the placeholders in a prompt whose text had them written out: for each picture from its first row to its last.
+
+    Text around the rows may have become part of other tokens, and is not counted in.
+    """
+    takes_row = prompt.token_ids == embed_token_id
+    rows = np.flatnonzero(takes_row)
+    ends = np.cumsum([np.count_nonzero(image.token_ids == embed_token_id) for image in images])
+    if len(rows) != ends[-1]:
+        raise RendererError(f"the prompt has {len(rows)} places for the {ends[-1]} rows of its pictures")
+    placeholders = []
+    for begin, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        first, last = int(rows[begin]), int(rows[end - 1])
+        is_embed = run_lengths(takes_row[first : last + 1])
+        placeholders.append(PlaceholderRange(offset=first, length=last + 1 - first, is_embed=is_embed))
+    return replace(prompt, placeholders=placeholders, offsets=None)
 
 
 def run_lengths(is_embed: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[int] | None:

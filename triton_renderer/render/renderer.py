@@ -27,7 +27,7 @@ from triton_renderer.render.image_renderer import ImageRenderer
 from triton_renderer.render.images import load_images
 from triton_renderer.render.item_cache import RenderedImage
 from triton_renderer.render.messages import ImagePart, read_conversation
-from triton_renderer.render.prompt import Prompt, truncated, with_pictures
+from triton_renderer.render.prompt import Prompt, truncated, with_pictures, with_written_pictures
 from triton_renderer.render.request_template import RequestTemplates
 from triton_renderer.render.sampling import load_sampling_defaults, resolve_sampling
 from triton_renderer.render.structured import structured_outputs
@@ -145,7 +145,7 @@ class Renderer:
             continue_final_message=request.continue_final_message,
         )
         prompt = self._tokenize(text, request, request.add_special_tokens, "messages")
-        prompt, images = self._with_pictures(prompt, conversation.images, media)
+        prompt, images = self._with_pictures(prompt, text, request, conversation.images, media)
         prompt = self._fitted(prompt, request, "messages")
         sampling = self._sampling(request, constraint, prompt, keep_special_tokens=self._has_parser)
         reasoning = self._model.reasoning.state(prompt.token_ids) if self._model.reasoning is not None else None
@@ -214,9 +214,9 @@ class Renderer:
         return Prompt(encoded.token_ids, [], encoded.offsets)
 
     def _with_pictures(
-        self, prompt: Prompt, parts: Sequence[ImagePart], media: Sequence[memoryview]
+        self, prompt: Prompt, text: str, request: Request, parts: Sequence[ImagePart], media: Sequence[memoryview]
     ) -> tuple[Prompt, list[RenderedImage]]:
-        """The prompt with the pictures' placeholders in the places that the template gave them."""
+        """The prompt with the pictures' placeholders in the places that the template gave them in its text."""
         if self._model.images is None:
             return prompt, []
         # Nothing that a client writes becomes this token: each one is the template's.
@@ -224,6 +224,10 @@ class Renderer:
         if len(slots) != len(parts):
             raise InvalidRequest(f"messages: the chat template has {len(slots)} places for {len(parts)} pictures", "messages")
         images = self._model.images.render(parts, media)
+        written_out = self._model.images.written_out(text, images)
+        if written_out is not None:
+            whole = self._tokenize(written_out, request, request.add_special_tokens, "messages")
+            return with_written_pictures(whole, self._model.images.embed_token_id, images), images
         return (with_pictures(prompt.token_ids, slots, images) if images else prompt), images
 
     def _checked_ids(self, token_ids: list[int]) -> TokenIds:

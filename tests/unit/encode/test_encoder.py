@@ -95,6 +95,18 @@ def test_float_pixels_are_taken_as_normalised_already(encoder: Encoder) -> None:
     torch.testing.assert_close(values(first), values(second), rtol=1e-4, atol=1e-4)
 
 
+def test_a_count_that_the_encoder_does_not_take_changes_nothing(encoder: Encoder) -> None:
+    counted = picture(1) | {"num_patches": Field(np.array(24), "batched", {"keep_on_cpu": True})}
+    encode(encoder, [("a", picture(1), None, 6), ("b", counted, None, 6)])
+    assert (encoder.cache.hits, encoder.cache.misses) == (1, 1)
+
+
+@pytest.mark.parametrize("data", [np.zeros(24, np.float32), np.zeros(1000, np.int64), None, [np.zeros(2, np.int64)]])
+def test_anything_else_that_the_encoder_does_not_take_is_refused(encoder: Encoder, data: Any) -> None:
+    with pytest.raises(InvalidRequest, match="mask must be an integer tensor"):
+        encode(encoder, [("a", picture(1) | {"mask": Field(data)}, None, 6)])
+
+
 def test_equal_pictures_run_the_tower_once_whatever_their_names(encoder: Encoder) -> None:
     encoded = encode(encoder, [("a", picture(1), None, 6), ("b", picture(1), None, 6), ("c", picture(2), None, 6)])
     assert (encoder.cache.hits, encoder.cache.misses) == (1, 2)

@@ -12,12 +12,12 @@ from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from PIL import Image
-from transformers import AutoImageProcessor, Gemma3Config, LlavaConfig, PreTrainedConfig, Qwen3VLProcessor
+from transformers import AutoImageProcessor, Qwen3VLProcessor
 
+from tests.unit.families import FIRST, NORMALISED, gemma3, llava
 from tests.unit.render.helpers import (
     WITHOUT_WEIGHTS,
     chat,
-    edited,
     encoded,
     image_part,
     model_folder,
@@ -120,79 +120,6 @@ def test_with_another_result_than_the_processors_the_shortcut_is_not_taken(monke
     assert np.array_equal(tensor(own.item, "pixel_values"), expected)  # floats, normalised: accepted as well
 
 
-TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for p in m.content %}{% if p.type == 'image' %}SLOT{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}"
-    "<|im_end|>\n{% endfor %}"
-)
-TEXT_CONFIG = {
-    "vocab_size": 960, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "head_dim": 16, "max_position_embeddings": 4096,
-}  # fmt: skip
-VISION_CONFIG = {
-    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 56, "patch_size": 14,
-}  # fmt: skip
-NORMALISED = {
-    "do_resize": True,
-    "do_rescale": True,
-    "do_normalize": True,
-    "image_mean": [0.4, 0.5, 0.6],
-    "image_std": [0.3, 0.2, 0.1],
-}
-FIRST = 1 + max(token["id"] for token in edited("tokenizer")["added_tokens"])
-"""The first id for a further special token: tokenizers numbers them without gaps."""
-LLAVA = {
-    "image_processor_type": "CLIPImageProcessor",
-    "size": {"shortest_edge": 56},
-    "crop_size": {"height": 56, "width": 56},
-    "do_center_crop": True,
-    **NORMALISED,
-}
-LLAVA_PROCESSOR = {
-    "processor_class": "LlavaProcessor",
-    "patch_size": 14,
-    "vision_feature_select_strategy": "default",
-    "num_additional_image_tokens": 1,
-}
-
-
-def family(
-    folder: Path,
-    tokens: dict[str, int],
-    config: PreTrainedConfig,
-    *,
-    slot: str,
-    preprocessor: Any,
-    processor: Any,
-    **names: Any,
-) -> Path:
-    """A model folder of another family with the bundled tokenizer and these further special tokens."""
-    tokenizer = edited("tokenizer")
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    tokenizer["added_tokens"] += [{"id": FIRST + index, "content": token, **plain} for index, token in enumerate(tokens)]
-    settings_of_tokenizer = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|im_end|>", **names}
-    model_folder(
-        folder,
-        template=TEMPLATE.replace("SLOT", slot),
-        tokenizer=tokenizer,
-        tokenizer_config=settings_of_tokenizer,
-        preprocessor_config=preprocessor,
-        processor_config=processor,
-    )
-    config.save_pretrained(folder)
-    return folder
-
-
-def llava(folder: Path, **changes: Any) -> Path:
-    config = LlavaConfig(
-        text_config={"model_type": "llama", **TEXT_CONFIG},
-        vision_config={"model_type": "clip_vision_model", **VISION_CONFIG},
-        image_token_id=FIRST,
-        architectures=["LlavaForConditionalGeneration"],
-    )
-    return family(folder, ["<image>"], config, slot="<image>", preprocessor=LLAVA | changes, processor=LLAVA_PROCESSOR)
-
-
 def test_llava_without_code_of_ours(tmp_path: Path) -> None:
     renderer = Renderer.load(settings(model=str(llava(tmp_path / "m"))))
     rendered = chat(renderer, user(text_part("see <image>"), image_part(png(70, 50)), text_part("?")))
@@ -220,27 +147,12 @@ def test_values_that_are_no_bytes_before_rescaling_are_sent_normalised(tmp_path:
 
 def test_gemma3_has_text_around_the_tokens_that_take_rows(tmp_path: Path) -> None:
     soi, soft, eoi = range(FIRST, FIRST + 3)
-    config = Gemma3Config(
-        text_config=TEXT_CONFIG, vision_config=VISION_CONFIG, boi_token_index=soi, image_token_index=soft, eoi_token_index=eoi,
-        mm_tokens_per_image=4, architectures=["Gemma3ForConditionalGeneration"],
-    )  # fmt: skip
-    preprocessor = {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 56, "width": 56}, **NORMALISED}
-    names = {"extra_special_tokens": {"boi_token": "<soi>", "eoi_token": "<eoi>", "image_token": "<soft>"}}
-    processor = {"processor_class": "Gemma3Processor", "image_seq_length": 4}
-    folder = family(
-        tmp_path / "m",
-        ["<soi>", "<soft>", "<eoi>"],
-        config,
-        slot="<soi>",
-        preprocessor=preprocessor,
-        processor=processor,
-        **names,
-    )
+    folder = gemma3(tmp_path / "m")
     renderer = Renderer.load(settings(model=str(folder)))
     rendered = chat(renderer, user(text_part("see <soi><soft>"), image_part()))
     span = rendered.context.features[0].placeholder
-    assert span.is_embed == [2, 4, 2]
-    assert rendered.token_ids[span.offset :][: span.length].tolist()[1:-1] == [soi, soft, soft, soft, soft, eoi]
+    assert (span.length, span.is_embed) == (4, None)
+    assert rendered.token_ids[span.offset - 1 :][:6].tolist() == [soi, soft, soft, soft, soft, eoi]
     assert np.count_nonzero(np.isin(rendered.token_ids, [soi, soft, eoi])) == 6
     assert "see <soi><soft>" in text_of(renderer, rendered)
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.protocol.generate import PlaceholderRange
 from triton_renderer.render.item_cache import RenderedImage
-from triton_renderer.render.prompt import Prompt, run_lengths, truncated, with_pictures
+from triton_renderer.render.prompt import Prompt, run_lengths, truncated, with_pictures, with_written_pictures
 
 
 def ids(*values: int) -> np.ndarray:
@@ -29,6 +29,23 @@ def test_each_slot_becomes_its_pictures_tokens() -> None:
         PlaceholderRange(offset=4, length=1),
         PlaceholderRange(offset=5, length=3, is_embed=[1, 1, 1]),
     ]
+
+
+def test_written_pictures_are_found_by_their_rows_and_text_around_them_is_left_out() -> None:
+    images = [picture(5, 7, 7, 5), picture(5, 7, 5, 7, 5, is_embed=[1, 1, 1, 1, 1])]
+    prompt = with_written_pictures(Prompt(ids(1, 55, 7, 7, 55, 7, 5, 7, 3), [], [(0, 1)] * 9), 7, images)
+    assert prompt.token_ids.tolist() == [1, 55, 7, 7, 55, 7, 5, 7, 3]
+    assert prompt.placeholders == [
+        PlaceholderRange(offset=2, length=2),
+        PlaceholderRange(offset=5, length=3, is_embed=[0, 1, 1, 1]),
+    ]
+    assert prompt.offsets is None
+
+
+def test_a_row_that_is_lost_or_too_many_is_never_given_to_another_picture() -> None:
+    for token_ids in (ids(7), ids(7, 7, 7)):
+        with pytest.raises(RendererError, match="places for the 2 rows"):
+            with_written_pictures(Prompt(token_ids, []), 7, [picture(7), picture(7)])
 
 
 def test_slots_at_both_ends() -> None:
