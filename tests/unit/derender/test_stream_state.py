@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from tests.unit.derender.answers import model, tokens
 from tests.unit.derender.parsing import OUTPUTS
 from tests.unit.derender.streams import CHAT, PROMPT, TOOLS, Stream, call
+from triton_renderer.derender.parsers import reasoning_parser, tool_parser
 from triton_renderer.derender.streaming import StreamDerenderer
 from triton_renderer.errors import InvalidRequest, NotFound
+from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
 
 EOS = model().tokenizer.eos_token_id
 ASKED = {"tools": TOOLS, "stop": ["END"]}
@@ -73,10 +75,37 @@ LIKELY = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@cache
+def served(reasoning: str | None, tools: str | None) -> StreamDerenderer:
+    """The bundled model as if it wrote these formats."""
+    return StreamDerenderer(
+        replace(
+            model(),
+            reasoning_parser=reasoning_parser(reasoning) if reasoning else None,
+            tool_parser=tool_parser(tools) if tools else None,
+        )
+    )
+
+
+FORMATS = [
+    *(("qwen3", name) for name in TOOL_FORMATS),
+    *((name, "hermes") for name in REASONING_FORMATS),
+    (None, "hermes"),
+    ("qwen3", None),
+]
+JSON_PARTS = ['{"name": "f', '"arguments": {"a": "b\\', "[f(a=[1, ", "<function=f>", "12 ", "\n", " ", "text", "EN", "é"]
+
+
+@settings(max_examples=250, deadline=None)
 @given(data=st.data(), text=OUTPUTS)
 def test_an_altered_state_is_refused_by_its_place_or_taken_for_what_it_says(data, text):
-    state = json.loads(state_behind(data.draw(st.sampled_from(BEGINNINGS))))
+    reasoning, tools = data.draw(st.sampled_from(FORMATS))
+    under_test = served(reasoning, tools)
+    markers = [*(reasoning_parser(reasoning).markers if reasoning else ()), *(tool_parser(tools).markers if tools else ())]
+    before = data.draw(
+        st.sampled_from(BEGINNINGS) | st.lists(st.sampled_from([*markers, *JSON_PARTS]), max_size=6).map("".join)
+    )
+    state = json.loads(under_test.chat(call(tokens(before), None, ASKED)))["stream_state"]
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.sampled_from(places(state)))
         state = changed(state, place, data.draw(JSON | LIKELY))
@@ -84,12 +113,12 @@ def test_an_altered_state_is_refused_by_its_place_or_taken_for_what_it_says(data
     body["stream_state"] = state
     refusal, answer = None, {}
     try:
-        answer = json.loads(derenderer().chat(body))
+        answer = json.loads(under_test.chat(body))
     except InvalidRequest as error:
         refusal = error.param or "nowhere"
     if refusal is None:
         body["stream_state"], body["generate_chunk"]["choices"] = answer["stream_state"], []
-        assert "chunk" in json.loads(derenderer().chat(body))
+        assert "chunk" in json.loads(under_test.chat(body))
     else:
         assert refusal.startswith(("stream_state", "prompt_token_ids", "generate_chunk.choices.0"))
 
