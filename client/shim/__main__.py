@@ -26,6 +26,8 @@ class Server(uvicorn.Server):
             app,
             host=settings.host,
             port=settings.shim_port,
+            loop="uvloop",
+            http="httptools",  # with uvloop half of what a small request costs in pure Python
             log_config=None,
             access_log=settings.log_level == "debug",
             timeout_graceful_shutdown=STOP_S,
