@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AliasChoices, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
+from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS, go_together
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "shapes-vl"
 
@@ -103,6 +103,16 @@ class Settings(BaseSettings):
             raise ValueError(
                 "ROLE=render serves nothing but the render and derender routes, and VLLM_ENABLE_SCALE_OUT_ENDPOINTS=0 "
                 "switches them off: leave it out, or set it to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_parsers(self) -> "Settings":
+        tools, reasoning = self.tool_parser_name, self.reasoning_parser_name
+        if tools is not None and reasoning is not None and not go_together(reasoning, tools):
+            raise ValueError(
+                f"TOOL_CALL_PARSER={tools} and REASONING_PARSER={reasoning} are of different models: one of the two has to be "
+                "another, or none"
             )
         return self
 

@@ -72,9 +72,28 @@ def test_a_server_on_all_addresses_is_reached_by_loopback(host: str, address: st
 @pytest.mark.parametrize(("name", "formats"), [("tool_call_parser", TOOL_FORMATS), ("reasoning_parser", REASONING_FORMATS)])
 def test_parsers_go_by_their_registered_names(name: str, formats: Iterable[str]) -> None:
     for known in ("auto", "none", *formats):
-        assert getattr(load_settings(**{name: known}), name) == known
+        assert getattr(load_settings(model="some/model", **{name: known}), name) == known
     with pytest.raises(SettingsError, match=f"^{name.upper()}='other': .*one of auto, none, {', '.join(formats)} is expected$"):
         load_settings(**{name: "other"})
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "tools", "fit"),
+    [
+        ("openai_gptoss", "openai", True),
+        ("openai_gptoss", "none", True),
+        ("none", "openai", True),
+        ("openai_gptoss", "hermes", False),
+        ("qwen3", "openai", False),
+        ("granite", "hermes", True),
+    ],
+)
+def test_the_two_parsers_of_gpt_oss_go_with_each_other_only(reasoning: str, tools: str, fit: bool) -> None:
+    if fit:
+        assert load_settings(reasoning_parser=reasoning, tool_call_parser=tools).reasoning_parser == reasoning
+        return
+    with pytest.raises(SettingsError, match=f"^TOOL_CALL_PARSER={tools} and REASONING_PARSER={reasoning} are of different"):
+        load_settings(reasoning_parser=reasoning, tool_call_parser=tools)
 
 
 def test_the_bundled_model_has_parsers_unless_somebody_wants_none_and_another_model_has_none() -> None:

@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 
 from tests.unit.derender.parsing import OUTPUTS, Found, call, numbered_ids, parse, parse_in_parts
 from tests.unit.text.tokenizers_for_tests import cuttings
-from triton_renderer.derender.parsers.hermes import OPENING, HermesTools
+from triton_renderer.derender.parsers.hermes import HermesTools
 from triton_renderer.derender.parsers.message import MessageParser
 from triton_renderer.derender.parsers.qwen3 import Qwen3Reasoning
 
 
 def message_parser(is_open: bool = False, tools: bool = True, parallel: bool = True, reasoning: bool = True) -> MessageParser:
     return MessageParser(
-        Qwen3Reasoning(is_open, [OPENING] if tools else []) if reasoning else None,
+        Qwen3Reasoning(is_open, HermesTools.call_markers if tools else []) if reasoning else None,
         HermesTools(numbered_ids()) if tools else None,
         parallel,
     )

@@ -10,42 +10,41 @@ from typing import ClassVar
 from triton_renderer.derender.parsers.json_calls import JsonCallParser
 from triton_renderer.text.stop import beginning_at_end
 
-OPENING = "<tool_call>"
-CLOSING = "</tool_call>"
-
 
 class HermesTools(JsonCallParser):
     """Calls between markers. Braces and whitespace behind a call's object, up to its `</tool_call>`, are dropped."""
 
-    markers: ClassVar[tuple[str, ...]] = (OPENING, CLOSING)
-    call_markers: ClassVar[tuple[str, ...]] = (OPENING,)
-    ends: ClassVar[tuple[str, ...]] = (CLOSING, OPENING)
+    opening: ClassVar[str] = "<tool_call>"
+    closing: ClassVar[str] = "</tool_call>"
+    markers: ClassVar[tuple[str, ...]] = (opening, closing)
+    call_markers: ClassVar[tuple[str, ...]] = (opening,)
+    ends: ClassVar[tuple[str, ...]] = (closing, opening)
 
     def _outside(self, text: str) -> str:
         return self._behind(text) if self._state.phase == "behind" else self._text(text)
 
     def _text(self, text: str) -> str:
-        """Content up to the next `<tool_call>`."""
-        position = text.find(OPENING)
+        """Content up to the next opening marker."""
+        position = text.find(self.opening)
         if position < 0:
-            end = len(text) - (0 if self._final else beginning_at_end(text, (OPENING,)))
+            end = len(text) - (0 if self._final else beginning_at_end(text, (self.opening,)))
             self._emit_content(text[:end])
             return self._hold(text[end:])
         self._emit_content(text[:position])
         self._reset(phase="object")
-        return self._take(text[position:], len(OPENING))
+        return self._take(text[position:], len(self.opening))
 
     def _behind(self, text: str) -> str:
         rest = text.lstrip(" \t\r\n}]")
-        if self._may_begin(rest, (CLOSING,)):
+        if self._may_begin(rest, (self.closing,)):
             return self._hold(rest)
         if rest:
             self._reset()
-        return "" if self._final and CLOSING.startswith(rest) else rest.removeprefix(CLOSING)
+        return "" if self._final and self.closing.startswith(rest) else rest.removeprefix(self.closing)
 
     def _ended(self, text: str) -> str:
         self._reset()
-        return text.removeprefix(CLOSING)
+        return text.removeprefix(self.closing)
 
     def _opening_length(self, raw: str) -> int:
-        return len(OPENING)
+        return len(self.opening)

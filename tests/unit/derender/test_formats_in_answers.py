@@ -1,0 +1,89 @@
+"""Each format from tokens to the client's answer, where its markers are special tokens of the model and where they are text."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from tests.unit.derender.answers import Output, both, model
+from tests.unit.derender.formats import WRITTEN
+from tests.unit.derender.streams import Stream
+from triton_renderer.derender.model import OutputModel
+from triton_renderer.derender.parsers import reasoning_parser, tool_parser
+from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS
+
+TOOLS = [
+    {"type": "function", "function": {"name": "f", "parameters": {"properties": {"n": {"type": "integer"}}}}},
+    {"type": "function", "function": {"name": "g.h"}},
+]
+CALLS = [("f", {"a": "x {y}\n🙂", "n": 1}), ("g.h", {})]
+EXPECTED = [("f", '{"a": "x {y}\\n🙂", "n": 1}'), ("g.h", "{}")]
+
+
+@cache
+def served(tools: str | None, reasoning: str | None, special: bool) -> OutputModel:
+    """The bundled model with other parsers, and with their markers as tokens; they must not be skipped."""
+    parsers = [tool_parser(tools)] if tools else []
+    thinking = reasoning_parser(reasoning) if reasoning else None
+    markers = {marker for parser in [*parsers, *([thinking] if thinking else [])] for marker in parser.markers}
+    tokenizer = Tokenizer.from_str(model().tokenizer.backend_tokenizer.to_str())
+    tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in sorted(markers)])
+    if special:
+        tokenizer.add_special_tokens([AddedToken(marker, special=True, normalized=False) for marker in sorted(markers)])
+    return replace(
+        model(),
+        tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|im_end|>"),
+        vocab_size=model().vocab_size + len(markers),
+        tool_parser=parsers[0] if parsers else None,
+        reasoning_parser=thinking,
+    )
+
+
+def tokens(text: str, of: OutputModel) -> list[int]:
+    return [*of.tokenizer.encode(text, add_special_tokens=False), model().tokenizer.eos_token_id]
+
+
+@pytest.mark.parametrize(("special", "skip"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_calls_are_found_in_an_answer_and_in_its_streams(name, special, skip):
+    of = served(name, None, special)
+    output = Output(tokens(WRITTEN[name](CALLS), of), with_logprobs=True)
+    types = {"f": {"n": ["integer"]}}
+    answer = both(output, of, tool_choice="auto", parameter_types=types, skip_special_tokens=skip, want_logprobs=True)
+    assert (answer.content, answer.calls, answer.finish_reason) == ("", EXPECTED, "tool_calls")
+    assert len(answer.tokens) == len(output.token_ids)
+    stream = Stream(asked={"tools": TOOLS, "skip_special_tokens": skip}, served=of)
+    message = stream.run(output)
+    assert (message.content, message.calls, message.finish_reason) == ("", EXPECTED, "tool_calls")
+    assert len(set(message.ids)) == 2
+
+
+@pytest.mark.parametrize("name", TOOL_FORMATS)
+def test_where_no_calls_may_be_made_the_text_is_left_as_it_is(name):
+    of = served(name, None, special=False)
+    assert both(Output(tokens(WRITTEN[name](CALLS), of)), of, tool_choice="none").content == WRITTEN[name](CALLS)
+
+
+THOUGHTS = {
+    "deepseek_r1": "<think>hm</think>",
+    "granite": "Here is my thought process:hmHere is my response:",
+    "openai_gptoss": "<|channel|>analysis<|message|>hm<|end|><|start|>assistant",
+    "qwen3": "<think>hm</think>",
+}
+
+
+@pytest.mark.parametrize("special", [True, False])
+@pytest.mark.parametrize(
+    ("reasoning", "tools"),
+    [("deepseek_r1", "deepseek_v3"), ("granite", "hermes"), ("openai_gptoss", "openai"), ("qwen3", "qwen3_coder")],
+)
+def test_reasoning_and_calls_go_together(reasoning, tools, special):
+    assert set(THOUGHTS) == set(REASONING_FORMATS)
+    of = served(tools, reasoning, special)
+    output = Output(tokens(THOUGHTS[reasoning] + WRITTEN[tools](CALLS), of))
+    answer = both(output, of, tool_choice="auto", parameter_types={"f": {"n": ["integer"]}})
+    assert (answer.reasoning, answer.content, answer.calls) == ("hm", "", EXPECTED)
+    message = Stream(asked={"tools": TOOLS}, served=of).run(output)
+    assert (message.reasoning, message.content, message.calls) == ("hm", "", EXPECTED)
