@@ -24,6 +24,8 @@ class StopMatcher:
         After a match the rest of `text` is gone: the output ends there. While not `armed` (fewer than `min_tokens` are
         generated) a stop string that ends in this text is text like any other; one that only begins in it may still match.
         """
+        if not self._stop and not self._beginning:
+            return text, None
         seen = len(self._beginning)
         passed_on = seen if self._include else 0
         text = self._beginning + text
@@ -67,12 +69,15 @@ class StopMatcher:
 
 def beginning_at_end(text: str, strings: Sequence[str]) -> int:
     """The length of the longest end of `text` that is the beginning of one of `strings`, but not all of it."""
-    longest = min(len(text), max(map(len, strings), default=0) - 1)
-    for length in range(longest, 0, -1):
-        end = text[len(text) - length :]
-        if any(len(string) > length and string.startswith(end) for string in strings):
-            return length
-    return 0
+    longest = 0
+    for string in strings:
+        start = text.find(string[0], max(0, len(text) - len(string) + 1))
+        while start >= 0:
+            if string.startswith(text[start:]):
+                longest = max(longest, len(text) - start)
+                break
+            start = text.find(string[0], start + 1)
+    return longest
 
 
 def first_of(text: str, strings: Sequence[str]) -> tuple[int, str] | None:

@@ -41,6 +41,9 @@ Event = Reasoning | Content | ToolCallStart | ToolCallArguments
 
 def merged(events: Iterable[Event]) -> list[Event]:
     """The same events with the texts of neighbours of one kind joined."""
+    events = list(events)
+    if len(events) < 2:
+        return events
     result: list[Event] = []
     for _, group in groupby(events, key=_kind):
         first, *more = group
