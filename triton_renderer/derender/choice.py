@@ -65,7 +65,7 @@ class ChoiceState:
 
 
 class Choice:
-    """Follows one choice token by token, so that the cutting into chunks changes nothing.
+    """Follows one choice, and gives the same for every cutting of its tokens into chunks.
 
     Tokens become text, the text ends in front of a stop string (in reasoning and tool calls as well: the engine looks for
     it in the plain text), and what is left goes through the parsers. The text of the token that ended the output never
@@ -107,10 +107,14 @@ class Choice:
         if unread and self._may_end_with(unread[-1], finish_reason, stop_reason):
             ending = unread.pop()
             self._unread = ending if finish_reason is None else None
+        engine_stopped = finish_reason == "stop" and isinstance(stop_reason, str)
         events: list[Event] = []
-        for number, token_id in enumerate(unread, 1):
-            engine_stopped = number == len(unread) and finish_reason == "stop" and isinstance(stop_reason, str)
-            events += self._read(token_id, engine_stopped or num_read + number > self._context.min_tokens)
+        position = 0
+        while position < len(unread):
+            is_armed = num_read + position >= self._context.min_tokens
+            end = len(unread) if is_armed and self._parser.reasoning_is_over else position + 1
+            events += self._read(unread[position:end], is_armed or (engine_stopped and end == len(unread)))
+            position = end
         piece = Piece(self._shown(events), list(token_ids), self._decoded(token_ids, logprobs))
         if finish_reason is not None:
             piece.events = merged(piece.events + self.close().events)
@@ -122,7 +126,7 @@ class Choice:
     def close(self) -> Piece:
         """Ends a choice, also one of which nobody says why it ended: gives what is held back."""
         is_armed = self.num_tokens > self._context.min_tokens
-        events = [] if self._unread is None else self._read(self._unread, is_armed)
+        events = [] if self._unread is None else self._read([self._unread], is_armed)
         events += self._text(self._detokenizer.finish(), is_armed)
         if self._stopped_by is None:
             events += self._parse(self._stop.flush())
@@ -177,10 +181,10 @@ class Choice:
             return False
         return token_id == stop_reason or token_id in self._reading.ending_ids
 
-    def _read(self, token_id: int, is_armed: bool) -> list[Event]:
-        """Unless `is_armed`, a stop string that ends here is text."""
+    def _read(self, token_ids: Sequence[int], is_armed: bool) -> list[Event]:
+        """Several tokens only where none of them can be reasoning. Unless `is_armed`, a stop string that ends here is text."""
         was_in_reasoning = self._parser.in_reasoning
-        events = self._text(self._detokenizer.push([token_id]), is_armed)
+        events = self._text(self._detokenizer.push(token_ids), is_armed)
         self.num_reasoning_tokens += was_in_reasoning and self._parser.in_reasoning
         return events
 

@@ -126,6 +126,11 @@ class ReasoningParser(OutputParser):
     def is_open(self) -> bool:
         """The reasoning is open now."""
 
+    @property
+    def is_over(self) -> bool:
+        """No reasoning can come any more, whatever the output says."""
+        return False
+
     @classmethod
     def closes_unopened(cls, text: str) -> bool:
         """An output ends a reasoning that it has not begun: so its prompt, which is not known, has opened it."""

@@ -52,6 +52,11 @@ class MessageParser:
         return self._reasoning is not None and self._reasoning.is_open
 
     @property
+    def reasoning_is_over(self) -> bool:
+        """No reasoning can come any more."""
+        return self._reasoning is None or self._reasoning.is_over
+
+    @property
     def called(self) -> bool:
         """A tool call has begun."""
         return self._called

@@ -43,6 +43,10 @@ class ThinkingParser(ReasoningParser):
     def is_open(self) -> bool:
         return self._state.phase == "reasoning"
 
+    @property
+    def is_over(self) -> bool:
+        return self._state.phase == "content"
+
     @classmethod
     def closes_unopened(cls, text: str) -> bool:
         found = first_of(text, cls.openings + cls.closings)
