@@ -57,7 +57,12 @@ class Settings(BaseSettings):
     allowed_media_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
         (), description="comma-separated host names that image URLs may name (default: data URLs only)"
     )
-    max_request_bytes: int = Field(64 * 2**20, ge=1024, description="largest HTTP request body")
+    allowed_local_media_path: str | None = Field(
+        None, description="folder of this machine that file:// URLs of requests may lead into (default: none)"
+    )
+    max_request_bytes: int = Field(
+        64 * 2**20, ge=1024, description="largest HTTP request body, and the most that a request's URLs may bring together"
+    )
     trust_request_chat_template: bool = Field(
         False, description="let a request bring its own chat template, which is a program that render runs"
     )

@@ -30,6 +30,7 @@ HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 def check_all(settings: Settings) -> None:
     """Raises SettingsError for a setting that cannot be used here, LaunchError for anything else that stands in the way."""
     check_model(settings.model)
+    check_media_folder(settings.allowed_local_media_path)
     check_ports(settings)
     libpython()
     check_numpy(importlib.metadata.version("numpy"))
@@ -47,6 +48,12 @@ def check_model(model: str) -> None:
             raise SettingsError(f"MODEL={model!r}: the folder holds no config.json, so it is not a Hugging Face model")
     elif not HUB_ID.fullmatch(model) or folder.exists() or (folder.parent != Path() and folder.parent.is_dir()):
         raise SettingsError(f"MODEL={model!r}: there is no such folder, and it is no Hugging Face id")
+
+
+def check_media_folder(folder: str | None) -> None:
+    """Raises SettingsError where requests are to read files from something that is no folder."""
+    if folder is not None and not (Path(folder).is_absolute() and Path(folder).is_dir()):
+        raise SettingsError(f"ALLOWED_LOCAL_MEDIA_PATH={folder!r}: the absolute path of a folder is expected")
 
 
 def check_ports(settings: Settings) -> None:

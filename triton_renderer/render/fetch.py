@@ -26,6 +26,8 @@ MAX_REDIRECTS = 5
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_SPECIAL = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20")))
+"""Registered for special purposes, and public to this Python's `ipaddress`."""
 _TARGET_SAFE = "%/:=&?~#+!$,;'@()*[]"
 
 
@@ -40,22 +42,23 @@ def is_public(address: IPAddress) -> bool:
             return is_public(inner)
         if address.is_site_local:
             return False
+    if any(address in network for network in _SPECIAL):
+        return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_unspecified)
 
 
 class Fetcher:
     """Fetches from the allowed hosts. Safe to use from several threads."""
 
-    def __init__(self, allowed_hosts: Iterable[str], max_bytes: int, may_dial: AddressPolicy = is_public) -> None:
+    def __init__(self, allowed_hosts: Iterable[str], may_dial: AddressPolicy = is_public) -> None:
         """Raises SettingsError where one of the hosts is not a host name."""
         self._allowed_hosts = frozenset(_allowed_host(host) for host in allowed_hosts)
-        self._max_bytes = max_bytes
         self._may_dial = may_dial
         self._ssl = ssl.create_default_context() if self._allowed_hosts else None
         self._resolver = ThreadPoolExecutor(4, thread_name_prefix="resolve")
 
-    def fetch(self, url: str, deadline: float) -> bytes:
-        """The body behind an http or https URL.
+    def fetch(self, url: str, deadline: float, max_bytes: int) -> bytes:
+        """The body behind an http or https URL, of at most `max_bytes`.
 
         `deadline` is a time of `time.monotonic()` by which everything, redirects included, must be over.
         Raises BadMedia where the host or its address is not allowed, and for whatever else goes wrong.
@@ -63,7 +66,7 @@ class Fetcher:
         for _ in range(MAX_REDIRECTS + 1):
             target = self._checked(url)
             try:
-                status, location, body = self._get(target, deadline)
+                status, location, body = self._get(target, deadline, max_bytes)
             except httpcore.TimeoutException as error:
                 raise BadMedia(f"{target.hostname} took too long to send the picture") from error
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
@@ -85,7 +88,7 @@ class Fetcher:
         except ValueError as error:  # of urlsplit, the port, or the host's characters
             raise BadMedia("the URL is not well formed") from error
         if target.scheme not in _PORTS:
-            raise BadMedia("a picture's URL must be http, https, or a data URL")
+            raise BadMedia("a picture's URL must be http, https, file, or a data URL")
         if not host:
             raise BadMedia("the URL names no host")
         if target.username is not None or target.password is not None:
@@ -94,7 +97,7 @@ class Fetcher:
             raise BadMedia(f"this server does not fetch pictures from {target.hostname}")
         return target
 
-    def _get(self, target: SplitResult, deadline: float) -> tuple[int, str | None, bytes]:
+    def _get(self, target: SplitResult, deadline: float, max_bytes: int) -> tuple[int, str | None, bytes]:
         """Status, redirect target if it is one, and body of one GET, which follows nothing."""
         host = _canonical_host(target.hostname or "")
         path = quote(target.path or "/", safe=_TARGET_SAFE) + (
@@ -117,15 +120,7 @@ class Fetcher:
                 location = {name.lower(): value for name, value in response.headers}.get(b"location")
                 if location is not None:
                     return response.status, location.decode("latin-1"), b""
-            return response.status, None, self._limited(response.iter_stream())
-
-    def _limited(self, chunks: Iterable[bytes]) -> bytes:
-        received = bytearray()
-        for chunk in chunks:
-            received += chunk
-            if len(received) > self._max_bytes:
-                raise BadMedia(f"the picture is larger than {self._max_bytes} bytes")
-        return bytes(received)
+            return response.status, None, _limited(response.iter_stream(), max_bytes)
 
 
 class _CheckedBackend(httpcore.NetworkBackend):
@@ -197,6 +192,15 @@ class _DeadlineStream(httpcore.NetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)
+
+
+def _limited(chunks: Iterable[bytes], max_bytes: int) -> bytes:
+    received = bytearray()
+    for chunk in chunks:
+        received += chunk
+        if len(received) > max_bytes:
+            raise BadMedia(f"the picture is larger than {max_bytes} bytes")
+    return bytes(received)
 
 
 def _left(deadline: float) -> float:

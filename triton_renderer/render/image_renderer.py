@@ -11,6 +11,7 @@ from triton_renderer.render.bad_media import BadMedia, blamed_on
 from triton_renderer.render.fetch import AddressPolicy, Fetcher, is_public
 from triton_renderer.render.images import Images
 from triton_renderer.render.item_cache import ItemCache, RenderedImage
+from triton_renderer.render.local_files import LocalFiles
 from triton_renderer.render.media import RequestMedia
 from triton_renderer.render.messages import ImagePart
 from triton_renderer.render.pictures import decode, read_header
@@ -52,7 +53,9 @@ class ImageRenderer:
         self._images = images
         self._max_images = settings.max_images
         self._max_pixels = settings.max_image_pixels
-        self._fetcher = Fetcher(settings.allowed_media_hosts, settings.max_request_bytes, may_dial)
+        self._max_bytes = settings.max_request_bytes
+        self._fetcher = Fetcher(settings.allowed_media_hosts, may_dial)
+        self._files = LocalFiles(settings.allowed_local_media_path)
         self._seed = blake3.blake3(f"{identity}\0{images.identity()}\0".encode()).digest()
         self._cache = ItemCache()
         self.slot_id = tokenizer.token_id(images.slot)
@@ -64,7 +67,7 @@ class ImageRenderer:
         """One result for each part, in order. Raises InvalidRequest naming the part that is at fault."""
         if len(parts) > self._max_images:
             raise InvalidRequest(f"messages: {len(parts)} pictures are more than the limit of {self._max_images}", "messages")
-        media = RequestMedia(attached, self._fetcher)
+        media = RequestMedia(attached, self._fetcher, self._files, self._max_bytes)
         pixels_left = self._max_pixels * TOTAL_PIXELS
         sources = []
         # All headers before the first pixel: a request that is too large altogether costs next to nothing.

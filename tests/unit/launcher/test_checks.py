@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from triton_renderer.launcher.checks import PORTS, check_model, check_numpy, check_ports, check_shared_memory
+from triton_renderer.launcher.checks import (
+    PORTS,
+    check_media_folder,
+    check_model,
+    check_numpy,
+    check_ports,
+    check_shared_memory,
+)
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.supervisor import free_ports
 from triton_renderer.settings import Settings, SettingsError, load_settings
@@ -79,6 +86,17 @@ def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
         check_model(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
     check_model(str(tmp_path))
+
+
+def test_the_folder_of_local_media_must_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "file").touch()
+    check_media_folder(None)
+    check_media_folder(str(tmp_path / "pictures"))
+    for wrong in ("pictures", str(tmp_path / "file"), str(tmp_path / "missing")):
+        with pytest.raises(SettingsError, match=rf"^ALLOWED_LOCAL_MEDIA_PATH='{wrong}': the absolute path of a folder"):
+            check_media_folder(wrong)
 
 
 def test_a_file_is_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

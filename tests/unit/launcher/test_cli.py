@@ -24,6 +24,7 @@ VALUES = {
     "reasoning_parser": "none",
     "api_key": "secret",
     "allowed_media_hosts": "a.example,b.example",
+    "allowed_local_media_path": "/srv/pictures",
     "max_request_bytes": "4096",
     "trust_request_chat_template": "1",
     "vllm_enable_scale_out_endpoints": "1",

@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -84,8 +85,19 @@ def everywhere(address: IPAddress) -> bool:
     return True
 
 
-def fetcher(*hosts: str, may_dial: Callable[[IPAddress], bool] = everywhere, max_bytes: int = 10**6) -> Fetcher:
-    return Fetcher(hosts, max_bytes, may_dial)
+def fetcher(*hosts: str, may_dial: Callable[[IPAddress], bool] = everywhere, max_bytes: int = 10**6) -> "LimitedFetcher":
+    return LimitedFetcher(Fetcher(hosts, may_dial), max_bytes)
+
+
+@dataclass(frozen=True)
+class LimitedFetcher:
+    """A fetcher with one limit for all."""
+
+    fetcher: Fetcher
+    max_bytes: int
+
+    def fetch(self, url: str, deadline: float) -> bytes:
+        return self.fetcher.fetch(url, deadline, self.max_bytes)
 
 
 def soon(seconds: float = 10) -> float:
@@ -186,7 +198,7 @@ def test_a_setting_that_is_no_host_name_is_refused_at_load() -> None:
         "127.0.0.1", "127.8.8.8", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0", "100.64.0.1", "224.0.0.1",
         "239.255.255.250", "255.255.255.255", "240.0.0.1", "192.0.2.1", "198.18.0.1", "::1", "::", "fe80::1", "fc00::1", "fd12::1",
         "ff02::1", "fec0::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "64:ff9b::a00:1", "2002:7f00:1::",
-        "2001:db8::1",
+        "2001:db8::1", "::127.0.0.1", "64:ff9b:1::7f00:1", "100::1", "2001::1", "192.88.99.1", "192.0.0.8", "3fff::1", "fe80::1%eth0",
     ],
 )  # fmt: skip
 def test_inner_addresses_are_not_public(address: str) -> None:
@@ -250,7 +262,7 @@ def test_tls_is_asked_for_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_certificates_are_checked() -> None:
-    context = fetcher("pictures.test")._ssl
+    context = fetcher("pictures.test").fetcher._ssl
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode == ssl.CERT_REQUIRED

@@ -91,8 +91,9 @@ def test_an_attachment_that_is_not_there_is_refused(renderer: Renderer, number: 
         (data_url(b"hello world"), "not a picture"),
         (data_url(PICTURE[:-128]), "cut off or damaged"),
         (data_url(encoded(noise(64, 64), "JPEG")[:-128]), "cut off or damaged"),
-        ("file:///etc/passwd", "must be http, https, or a data URL"),
-        ("/etc/passwd", "must be http, https, or a data URL"),
+        ("file:///etc/passwd", "reads no files of its own"),
+        ("FILE:///etc/passwd", "reads no files of its own"),
+        ("/etc/passwd", "must be http, https, file, or a data URL"),
         ("https://example.com/x.png", "does not fetch pictures from example.com"),
     ],
 )
