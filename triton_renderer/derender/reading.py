@@ -35,10 +35,12 @@ class Reading:
 
     @classmethod
     def of(cls, model: OutputModel, context: DerenderContext) -> Self:
-        """No parser reads a completion, and no calls are looked for where none may be made."""
+        """No parser reads a completion. No calls are looked for where none may be made, unless it is for the content."""
         is_chat = context.kind == "chat"
         reasoning_parser = model.reasoning_parser if is_chat else None
-        tool_parser = model.tool_parser if is_chat and context.tool_choice != "none" else None
+        tool_parser = model.tool_parser if is_chat else None
+        if context.tool_choice == "none" and tool_parser and (reasoning_parser or not tool_parser.frames_content):
+            tool_parser = None
         return cls(
             model=model,
             context=context,
@@ -55,6 +57,7 @@ class Reading:
             reasoning(reasoning_open, tools.call_markers if tools else ()) if reasoning else None,
             tools(parameter_types=self.context.parameter_types) if tools else None,
             self.context.parallel_tool_calls,
+            may_call=self.context.tool_choice != "none",
         )
 
     @property

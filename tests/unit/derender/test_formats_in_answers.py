@@ -60,10 +60,20 @@ def test_calls_are_found_in_an_answer_and_in_its_streams(name, special, skip):
     assert len(set(message.ids)) == 2
 
 
-@pytest.mark.parametrize("name", TOOL_FORMATS)
+@pytest.mark.parametrize("name", [name for name in TOOL_FORMATS if not tool_parser(name).frames_content])
 def test_where_no_calls_may_be_made_the_text_is_left_as_it_is(name):
     of = served(name, None, special=False)
     assert both(Output(tokens(WRITTEN[name](CALLS), of)), of, tool_choice="none").content == WRITTEN[name](CALLS)
+
+
+@pytest.mark.parametrize("reasoning", [None, "openai_gptoss"])
+@pytest.mark.parametrize("special", [True, False])
+def test_where_no_calls_may_be_made_what_gpt_oss_says_is_still_told_from_its_markup(reasoning, special):
+    of = served("openai", reasoning, special)
+    text = f"{THOUGHTS['openai_gptoss']}{WRITTEN['openai'](CALLS)}<|start|>assistant<|channel|>final<|message|>Hi"
+    answer = both(Output(tokens(text, of)), of, tool_choice="none")
+    assert (answer.reasoning, answer.content, answer.calls) == ("hm" if reasoning else "", "Hi", [])
+    assert answer.finish_reason == "stop"
 
 
 THOUGHTS = {

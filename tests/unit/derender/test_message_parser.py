@@ -51,6 +51,12 @@ def test_only_the_first_call_counts_where_one_is_allowed():
     assert parse(message_parser(parallel=False), f"{call('f')}\n{call('g')}").calls == [("f", "{}")]
 
 
+def test_no_call_counts_where_none_is_allowed():
+    parser = MessageParser(None, HermesTools(numbered_ids()), may_call=False)
+    assert parse(parser, f"a{call()}b") == Found(content="ab")
+    assert not parser.called
+
+
 def test_it_knows_whether_a_call_has_begun():
     parser = message_parser()
     states = []

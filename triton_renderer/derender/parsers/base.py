@@ -155,6 +155,9 @@ class ToolParser(OutputParser):
     call_markers: ClassVar[tuple[str, ...]] = ()
     """The markers that open a call, also within reasoning: only such as do not occur in ordinary text."""
 
+    frames_content: ClassVar[bool] = False
+    """Content has markup around it too, so that even an output in which no calls may be made has to be read."""
+
     _state: ToolParserState
 
     def __init__(

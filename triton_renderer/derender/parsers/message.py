@@ -35,13 +35,19 @@ class MessageParser:
     Where calls are looked for, whitespace between them, in front of the first and behind the last one only separates and
     is left out; so is all content that is nothing but whitespace, if there are calls (more of it than LOOK_BACK is content in
     any case). Of several calls only the first
-    is passed on unless `parallel_tool_calls`.
+    is passed on unless `parallel_tool_calls`, and none where none may be made.
     """
 
-    def __init__(self, reasoning: ReasoningParser | None, tools: ToolParser | None, parallel_tool_calls: bool = True) -> None:
+    def __init__(
+        self,
+        reasoning: ReasoningParser | None,
+        tools: ToolParser | None,
+        parallel_tool_calls: bool = True,
+        may_call: bool = True,
+    ) -> None:
         self._reasoning = reasoning
         self._tools = tools
-        self._parallel = parallel_tool_calls
+        self._max_calls = (2**53 if parallel_tool_calls else 1) if may_call else 0
         self._space: list[str] = []
         self._separates = True
         self._called = False
@@ -110,9 +116,9 @@ class MessageParser:
         """Leaves out separating whitespace, and calls beyond the first where only one is allowed."""
         for event in events:
             if isinstance(event, ToolCallStart | ToolCallArguments):
-                self._called = self._separates = True
-                self._space = []
-                if event.index == 0 or self._parallel:
+                self._called |= self._max_calls > 0
+                self._separates, self._space = True, []
+                if event.index < self._max_calls:
                     yield event
             elif isinstance(event, Content) and self._tools is not None and self._separates:
                 self._space = ["".join([*self._space, event.text])]

@@ -25,6 +25,7 @@ class OpenAITools(HarmonyParser, ToolParser):
 
     markers: ClassVar[tuple[str, ...]] = MARKERS
     call_markers: ClassVar[tuple[str, ...]] = (f"{CHANNEL}commentary to=functions.",)
+    frames_content: ClassVar[bool] = True
 
     new_state: ClassVar[type[ParserState]] = OpenAIState
     _state: OpenAIState
