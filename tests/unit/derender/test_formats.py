@@ -126,6 +126,16 @@ def test_every_call_has_an_id_of_its_own(name):
 
 
 @every_tool_format
+def test_ids_are_the_same_for_a_piece_that_is_read_twice_and_others_for_another_message(name):
+    text = WRITTEN[name]([("f", {"n": 1}), ("g.h", {})])
+    first = tool_parser(name)()
+    first.push(text[:3])
+    ids = [parse(tool_parser(name)().restore(first.state()), text[3:]).ids for _ in range(2)]
+    assert ids[0] == ids[1]
+    assert len({*ids[0], *parse(tool_parser(name)(), text).ids}) == 4
+
+
+@every_tool_format
 def test_arguments_are_out_before_they_have_ended(name):
     """Of a format that has to be converted, as soon as the first value has ended."""
     text = WRITTEN[name]([("f", {"n": 1, "a": "x" * 500})])

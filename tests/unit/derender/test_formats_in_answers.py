@@ -60,6 +60,21 @@ def test_calls_are_found_in_an_answer_and_in_its_streams(name, special, skip):
     assert len(set(message.ids)) == 2
 
 
+@pytest.mark.parametrize("name", ["hermes", "mistral"])
+def test_a_call_of_the_route_that_is_sent_twice_gives_the_same_ids(name):
+    of = served(name, None, special=False)
+    token_ids = tokens(WRITTEN[name](CALLS), of)
+    first = Stream(asked={"tools": TOOLS}, served=of)
+    first.push(token_ids[:1])
+    ids = []
+    for _ in range(2):
+        again = Stream(asked={"tools": TOOLS}, served=of, state=first.state)
+        again.push(token_ids[1:], finish_reason="stop")
+        ids.append(again.message.ids)
+    assert len(set(ids[0])) == 2
+    assert ids[0] == ids[1]
+
+
 @pytest.mark.parametrize("name", [name for name in TOOL_FORMATS if not tool_parser(name).frames_content])
 def test_where_no_calls_may_be_made_the_text_is_left_as_it_is(name):
     of = served(name, None, special=False)

@@ -12,9 +12,10 @@ import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ConfigDict, TypeAdapter
+from blake3 import blake3
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from triton_renderer.derender.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallStart, merged
 from triton_renderer.text.states import Count, Text
@@ -147,6 +148,9 @@ class ToolParserState(ParserState):
 
     calls: Count = 0
     """Calls that have begun."""
+    seed: Annotated[Text, Field(max_length=64)] = ""
+    """What the calls' ids are made from: random, and the same for all of a message, so that a piece that is read twice from
+    the same state gives its calls the same ids."""
 
 
 class ToolParser(OutputParser):
@@ -163,22 +167,25 @@ class ToolParser(OutputParser):
     def __init__(
         self, new_id: Callable[[], str] | None = None, parameter_types: Mapping[str, Mapping[str, list[str]]] | None = None
     ) -> None:
-        """`new_id` makes the id of a call, `new_call_id` unless given.
+        """`new_id` makes the id of a call, `call_id` unless given.
 
         `parameter_types`: for each tool the JSON types of its parameters, for formats that do not write them.
         """
         super().__init__()
-        self._new_id = new_id or self.new_call_id
+        self._new_id = new_id
         self._parameter_types = parameter_types or {}
+        self._state.seed = secrets.token_hex(8)
 
     @staticmethod
-    def new_call_id() -> str:
-        """An id for a call."""
-        return f"chatcmpl-tool-{secrets.token_hex(8)}"
+    def call_id(digest: bytes) -> str:
+        """The id of a call; `digest`, 16 bytes, is another one for each call."""
+        return f"chatcmpl-tool-{digest[:8].hex()}"
 
     def _emit_call(self, name: str) -> None:
-        self._events.append(ToolCallStart(self._state.calls, self._new_id(), name))
-        self._state.calls += 1
+        state = self._state
+        digest = blake3(f"{state.seed} {state.calls}".encode()).digest(16)
+        self._events.append(ToolCallStart(state.calls, self._new_id() if self._new_id else self.call_id(digest), name))
+        state.calls += 1
 
     def _emit_arguments(self, text: str) -> None:
         """More arguments of the newest call."""

@@ -48,7 +48,7 @@ class CallParser(ToolParser):
 
     def _reset(self, **state: object) -> None:
         """Forgets the call: the state is that of the beginning but for `state`."""
-        self._state = type(self._state)(calls=self._state.calls, **state)  # type: ignore[arg-type]
+        self._state = type(self._state)(calls=self._state.calls, seed=self._state.seed, **state)  # type: ignore[arg-type]
 
     def _start_call(self, name: str) -> None:
         """The name is out: what has come of the call belongs to it."""

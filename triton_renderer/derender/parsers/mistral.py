@@ -7,7 +7,6 @@
 """
 
 import re
-import secrets
 import string
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -22,6 +21,7 @@ CALL_ID = "[CALL_ID]"
 ARGS = "[ARGS]"
 
 _NAME_END = re.compile(r"[\s{\[]")
+_ID_CHARACTERS = string.ascii_letters + string.digits
 _ID_END = re.compile(r"[^A-Za-z0-9]")
 
 
@@ -54,8 +54,12 @@ class MistralTools(JsonCallParser):
     _state: MistralState
 
     @staticmethod
-    def new_call_id() -> str:
-        return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    def call_id(digest: bytes) -> str:
+        number, characters = int.from_bytes(digest, "big"), []
+        for _ in range(9):
+            number, position = divmod(number, len(_ID_CHARACTERS))
+            characters.append(_ID_CHARACTERS[position])
+        return "".join(characters)
 
     def _outside(self, text: str) -> str:
         match self._state.place:
