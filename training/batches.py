@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from training.conversations import Conversation, make_group
+from training.conversations import Conversation, Lesson, make_group
 from training.model import MERGE
 from training.pictures import COLOURS, SHAPES, Scene, make_picture
 
@@ -183,17 +183,16 @@ class Encoder:
                 latest[branches[at]] = (x, y)
         return found
 
-    def batch(self, rng: random.Random, rows: int, length: int, most: int, spatial: float) -> Batch:
+    def batch(self, rng: random.Random, rows: int, length: int, lesson: Lesson) -> Batch:
         """Fills `rows` rows of at most `length` tokens with random training groups, drawn with the first routine.
 
-        Pictures have at most `most` shapes; a share `spatial` of the groups asks about places only.
         A group that fits nowhere loses its last conversations until it does; filling ends after a few that cannot.
         """
         filled: list[list[Tree]] = [[] for _ in range(rows)]
         room = [length] * rows
         misses = 0
         while misses < 4:
-            group = make_group(rng, most, spatial)
+            group = make_group(rng, lesson)
             pixels = [self.look(scene, "pillow", rng) for scene in group[0].scenes] if group else []
             while group:
                 tree = self.tree(group, pixels)

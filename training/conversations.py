@@ -10,6 +10,7 @@ from typing import Any
 from training.pictures import MAX_SHAPES, SHAPES, Scene, make_scene
 from training.questions import (
     ASK,
+    LATE_WEIGHTS,
     NUMBERS,
     SPATIAL_WEIGHTS,
     WEIGHTS,
@@ -353,17 +354,28 @@ def text_only(rng: random.Random) -> list[Conversation]:
     return [think(conversation) if rng.random() < 0.15 else conversation]
 
 
-def make_group(rng: random.Random, most: int = MAX_SHAPES, spatial: float = 0.0) -> list[Conversation]:
-    """Training data: conversations about the same pictures of at most `most` shapes. May be empty by bad luck.
+@dataclass(frozen=True)
+class Lesson:
+    """What training data is made of, which changes as the training goes on.
 
-    A share `spatial` of the groups asks about places only.
+    Pictures have at most `most` shapes; a share `spatial` of the groups asks about places only; and `late` in the training
+    there are more tools, and other questions.
     """
-    if rng.random() < spatial:
+
+    most: int = MAX_SHAPES
+    spatial: float = 0.0
+    late: bool = False
+
+
+def make_group(rng: random.Random, lesson: Lesson = Lesson()) -> list[Conversation]:
+    """Training data: conversations about the same pictures. May be empty by bad luck."""
+    most, late = lesson.most, lesson.late
+    if rng.random() < lesson.spatial:
         return about_one_picture(rng, make_scene(rng, most), 9, SPATIAL_WEIGHTS)
     chance = rng.random()
-    if chance < 0.49:
-        return about_one_picture(rng, make_scene(rng, most), 9)
-    if chance < 0.58:
+    if chance < (0.37 if late else 0.49):
+        return about_one_picture(rng, make_scene(rng, most), 9, LATE_WEIGHTS if late else WEIGHTS)
+    if chance < (0.46 if late else 0.58):
         return text_before_picture(rng, make_scene(rng, most))
     if chance < 0.73:
         return with_tools(rng, make_scene(rng, most), 6)

@@ -249,6 +249,8 @@ WEIGHTS = {
     "list": 1.5,
     "place": 2.0,
 }
+# Once places and relations are known, which takes about half of the training, what is still often wrong gets their time.
+LATE_WEIGHTS = WEIGHTS | {"description": 3.0, "relation": 1.0, "neighbour": 2.0, "list": 1.0, "place": 0.7}
 SPATIAL_WEIGHTS = {"place": 3.0, "relation": 3.0, "neighbour": 1.0, "list": 1.0, "description": 0.5}
 
 

@@ -1,4 +1,4 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 5000]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 7500]`.
 
 The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from training.batches import IGNORED, Batch, Encoder
-from training.conversations import TEXT_ONLY, make_group
+from training.conversations import TEXT_ONLY, Lesson, make_group
 from training.model import PREPROCESSOR, make_config
 from training.optimizer import Muon
 from training.sight import Heads, counts_of, picture_loss, random_pictures, strengthen_places
@@ -40,7 +40,14 @@ SIGHT_PICTURES = 32  # a step of the first stage
 ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
 POINTING_LAYER = 2  # of five, counted from 0
 POINTING_WEIGHT, COMPARING_WEIGHT, COUNTING_WEIGHT = 4.0, 2.0, 0.3
-CURRICULUM = ((0.03, 1, 0.5), (0.06, 2, 0.5), (0.1, 3, 0.5), (0.3, 4, 0.3), (1.0, 4, 0.0))
+CURRICULUM = (
+    (0.03, Lesson(most=1, spatial=0.5)),
+    (0.06, Lesson(most=2, spatial=0.5)),
+    (0.1, Lesson(most=3, spatial=0.5)),
+    (0.3, Lesson(spatial=0.3)),
+    (0.55, Lesson()),
+    (1.0, Lesson(late=True)),
+)
 SAVE_EVERY = 120.0  # seconds
 
 
@@ -149,12 +156,12 @@ def optimizers_for(model: nn.Module, rate: float) -> list[torch.optim.Optimizer]
     return [Muon(matrices, lr=rate), torch.optim.AdamW(others, lr=rate, betas=(0.9, 0.98), weight_decay=0.01, foreach=True)]
 
 
-def lesson(done: float) -> tuple[int, float]:
-    """How many shapes a picture may have, and the share of lessons on places, when a share `done` (0 to 1) is over.
+def lesson(done: float) -> Lesson:
+    """What is taught when a share `done` (0 to 1) of the training is over.
 
     One shape alone teaches what shapes, colours and places are; in a crowd that takes many times as long.
     """
-    return next((most, spatial) for end, most, spatial in CURRICULUM if done < end)
+    return next(lesson for end, lesson in CURRICULUM if done < end)
 
 
 def rate_factor(done: float) -> float:
@@ -304,7 +311,7 @@ def train(out: Path, *, sight_steps: int, sight_rate: float, steps: int, rate: f
     visual.requires_grad_(False)
     visual.deepstack_merger_list.requires_grad_(True)
     run_stage(
-        Lessons("answers", seed, steps, lambda rng, done: encoder.batch(rng, ROWS, LENGTH, *lesson(done))),
+        Lessons("answers", seed, steps, lambda rng, done: encoder.batch(rng, ROWS, LENGTH, lesson(done))),
         out,
         modules=nn.ModuleDict({"model": model, "heads": heads}),
         rate=rate,
@@ -317,7 +324,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
     parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
-    parser.add_argument("--steps", type=int, default=5000, help="steps of the second stage in all")
+    parser.add_argument("--steps", type=int, default=7500, help="steps of the second stage in all")
     parser.add_argument("--sight-rate", type=float, default=1e-2, help="highest learning rate of the first stage")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the second stage")
     parser.add_argument("--seed", type=int, default=0)
