@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install perf-tools serve test test-unit test-long fuzz lint format train evaluate clean
+.PHONY: help install perf-tools serve test test-unit test-long fuzz bench-render lint format train evaluate clean
 
 help: ## what there is (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ perf-tools: $(VENV)/.installed-dev ## get perf_analyzer; run it with: .venv/bin/
 
 fuzz: $(VENV)/.installed-fuzz ## 5,000 random requests against a real server
 	$(BIN)/python -m tests.fuzz
+
+bench-render: install ## render and derender beside a reference: make bench-render REFERENCE_URL=... MODEL=folder
+	@test -n "$(REFERENCE_URL)" -a -n "$(MODEL)" || { echo "error: give REFERENCE_URL=http://... of a reference server, \
+		and MODEL=folder that it serves" >&2; exit 1; }
+	$(BIN)/python -m client.perf.render --reference-url "$(REFERENCE_URL)" --model "$(MODEL)"
 
 lint: $(VENV)/.installed-dev ## ruff and mypy
 	$(BIN)/ruff check .
