@@ -4,6 +4,7 @@
     ├── InvalidRequest            400  the request does not fit, `param` says where
     │   ├── BadBody               400  … because its body is not of the documented form
     │   ├── NotFound              404  no such model, or no such route on this server
+    │   ├── NoHistory             400  the request refers to an earlier answer, and none is kept
     │   ├── Forbidden             403  the route is switched off
     │   └── TooLarge              413  the request is larger than the server takes
     ├── QueueFull                 429  no room to wait in
@@ -54,6 +55,12 @@ class NotFound(InvalidRequest):
     triton_code = "NOT_FOUND"
 
 
+class NoHistory(InvalidRequest):
+    """The request refers to an earlier answer, or wants its own to be kept; this server keeps none."""
+
+    type = "invalid_request_error"
+
+
 class Forbidden(InvalidRequest):
     """The route exists but is switched off."""
 
@@ -94,7 +101,7 @@ class StageUnavailable(RendererError):
 
 
 ALL_ERRORS: tuple[type[RendererError], ...] = (
-    InvalidRequest, BadBody, NotFound, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
+    InvalidRequest, BadBody, NotFound, NoHistory, Forbidden, TooLarge, QueueFull, Cancelled, StageUnavailable, RendererError,
 )  # fmt: skip
 _BY_NAME = {cls.__name__: cls for cls in ALL_ERRORS}
 MAX_MESSAGE, MAX_PARAM = 2000, 200

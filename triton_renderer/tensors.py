@@ -5,8 +5,8 @@ No base64, no pickle, nothing of the client's multimodal data inside the JSON.
 
     name              dtype   shape   meaning
     ---------------------------------------------------------------------------------------------------------------
-    request           BYTES   [1]     JSON: {"kind": "chat" | "completion", "id", "external_id", "body": {...}}, the client's
-                                      request with its data URLs taken out; or {"op": "probe"}
+    request           BYTES   [1]     JSON: {"kind": "chat" | "completion" | "responses" | "messages", "id", "external_id",
+                                      "body": {...}}, the client's request with its data URLs taken out; or {"op": "probe"}
     media             UINT8   [-1]    the bytes of all data URLs of `request`, one after another; part i is written
                                       "attached:i" in the body. Optional: data URLs may stay in the body
     media_offsets     INT64   [-1]    n+1 ascending byte offsets into `media`, or none for no media. Optional

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, ValidationError
 
 from triton_renderer.errors import BadBody, InvalidRequest, NotFound
 
@@ -88,6 +88,9 @@ def _is_union_branch(part: int | str) -> bool:
         "[" in part or part in ("str", "int", "float", "bool", "dict") or part.startswith("constrained-") or part[:1].isupper()
     )
 
+
+TEXT_OR_LIST = Discriminator(lambda value: "List" if isinstance(value, list) else "Text")
+"""For a union of Annotated[str, Tag("Text")] and Annotated[list[...], Tag("List")]: errors are about the one that was meant."""
 
 TokenId = Annotated[int, Field(ge=0, le=INT64_MAX)]
 Int64 = Annotated[int, Field(ge=INT64_MIN, le=INT64_MAX)]

@@ -6,7 +6,10 @@ from pydantic import model_validator
 
 from triton_renderer.protocol.base import TokenCount, TokenId, Wire
 from triton_renderer.protocol.generate import GenerateChoice, GenerateResponse
+from triton_renderer.protocol.messages.request import MessagesRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.responses.request import ResponsesRequest
+from triton_renderer.protocol.sampling import SamplingParams
 
 MAX_CHOICES = 128
 MAX_RESPONSES = 16_384
@@ -50,6 +53,32 @@ class DerenderCompletionRequest(Wire):
         return self
 
 
+class DerenderResponsesRequest(Wire):
+    """POST /v1/responses/derender, one-shot: a whole generate response, of one choice, becomes a Response.
+
+    `sampling_params`: those of the rendered request, so that the Response says what was used; else it says what was asked for.
+    """
+
+    stream: Literal[False] | None = False
+    model: str | None = None
+    generate_response: GenerateResponse
+    prompt_tokens: TokenCount | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    responses_request: ResponsesRequest
+    sampling_params: SamplingParams | None = None
+
+
+class DerenderMessagesRequest(Wire):
+    """POST /v1/messages/derender, one-shot: a whole generate response, of one choice, becomes a message."""
+
+    stream: Literal[False] | None = False
+    model: str | None = None
+    generate_response: GenerateResponse
+    prompt_tokens: TokenCount | None = None
+    prompt_token_ids: list[TokenId] | None = None
+    messages_request: MessagesRequest
+
+
 class StreamCall(Wire):
     """One call of a streaming derender route, but for what was asked for and for the state: both are read on their own.
 
@@ -77,3 +106,20 @@ class DerenderCompletionStreamRequest(StreamCall):
     stream_state: dict[str, Any] | None = None
     """What the call before answered, unchanged; null or absent with the first call of each choice."""
     completion_request: CompletionRequest | None = None
+
+
+class DerenderResponsesStreamRequest(StreamCall):
+    """POST /v1/responses/derender with `stream`: one chunk, whose events are the answer."""
+
+    stream_state: dict[str, Any] | None = None
+    """What the call before answered, unchanged; null or absent with the first call."""
+    responses_request: ResponsesRequest
+    sampling_params: SamplingParams | None = None
+
+
+class DerenderMessagesStreamRequest(StreamCall):
+    """POST /v1/messages/derender with `stream`: one chunk, whose events are the answer."""
+
+    stream_state: dict[str, Any] | None = None
+    """What the call before answered, unchanged; null or absent with the first call."""
+    messages_request: MessagesRequest

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from triton_renderer.protocol.base import Int64, TokenId, Wire
+from triton_renderer.protocol.forms import AnswerForm
 from triton_renderer.protocol.generate import GenerateLogprobs, PlaceholderRange
 from triton_renderer.protocol.sampling import SamplingParams
 
@@ -16,9 +17,13 @@ FinishReason = Literal["stop", "length", "abort", "error", "repetition"]
 
 
 class RenderJob(Wire):
-    """`request` tensor: one prompt to render. `body` is the client's request, for `completion` with a single prompt."""
+    """`request` tensor: one prompt to render. `body` is the client's request, for `completion` with a single prompt.
 
-    kind: Literal["chat", "completion"]
+    `responses` and `messages` are translated to `chat`, and their answers back; `count_tokens` is a Messages request that
+    ends with its prompt.
+    """
+
+    kind: Literal["chat", "completion", "responses", "messages", "count_tokens"]
     id: str
     """Made by the caller, unique: the key of every state kept for this request."""
     external_id: str | None = None
@@ -44,6 +49,8 @@ class DerenderContext(Wire):
     """What derender needs to know of a request, handed through with its first chunk."""
 
     kind: Literal["chat", "completion"]
+    form: AnswerForm | None = None
+    """The answer's form, where it is not the one of `kind` itself: it is translated from that."""
     id: str
     """The `id` of the answer, as the client sees it."""
     created: int

@@ -13,6 +13,7 @@ from triton_renderer.errors import (
     ALL_ERRORS,
     Cancelled,
     InvalidRequest,
+    NoHistory,
     NotFound,
     QueueFull,
     RendererError,
@@ -246,6 +247,7 @@ async def test_an_overlong_request_id_is_400(running: Running) -> None:
 STAGE_ERRORS = [
     InvalidRequest("bad picture", "messages.0.content.0"),
     NotFound("no such adapter"),
+    NoHistory("nothing is kept", "previous_response_id"),
     TooLarge("too many pixels"),
     QueueFull("1024 requests are waiting"),
     Cancelled("aborted"),

@@ -1,0 +1,1 @@
+"""The OpenAI Responses API: its request as a chat request, the chat answer as its answer. Pure translation."""
