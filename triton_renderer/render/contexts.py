@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from triton_renderer.protocol.forms import AnswerForm
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, Tool
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import DerenderContext, FeatureItem, RenderJob, RequestContext
@@ -48,18 +49,27 @@ def request_context(
 
 
 def derender_context(
-    job: RenderJob, request: Request, sampling: SamplingParams, *, prompt: Prompt, model_name: str, **of_the_route: Any
+    job: RenderJob,
+    request: Request,
+    sampling: SamplingParams,
+    *,
+    prompt: Prompt,
+    model_name: str,
+    form: AnswerForm | None = None,
+    **of_the_route: Any,
 ) -> DerenderContext:
     """`of_the_route`: the fields that depend on whether it is a chat or a completion."""
     options = request.stream_options if request.stream else None
     return DerenderContext(
-        kind=job.kind,
+        kind="completion" if job.kind == "completion" else "chat",
+        form=form,
         id=job.external_id or job.id,
         created=int(time.time()) if job.created is None else job.created,
         model=request.model or model_name,
         stream=request.stream,
-        include_usage=options is not None and options.include_usage,
-        continuous_usage=options is not None and options.continuous_usage_stats,
+        # A translated stream ends with its finish reason, and then has to know the usage.
+        include_usage=form is None and options is not None and options.include_usage,
+        continuous_usage=(request.stream and form is not None) or (options is not None and options.continuous_usage_stats),
         choice_offset=job.choice_offset,
         prompt_tail=prompt.token_ids[-PROMPT_TAIL:].tolist(),
         stop=sampling.stop,

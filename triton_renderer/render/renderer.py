@@ -9,6 +9,7 @@ import numpy as np
 from triton_renderer.checkpoint import context_length, load_config
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import check_model_name, parse
+from triton_renderer.protocol.dialects import REQUESTS, DialectRequest, FormOf, translated
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import FeatureItem, RenderJob, RequestContext
@@ -121,9 +122,22 @@ class Renderer:
         """
         if job.kind == "chat":
             return self._render_chat(job, parse(ChatCompletionRequest, job.body), media)
-        return self._render_completion(job, parse(CompletionRequest, job.body))
+        if job.kind == "completion":
+            return self._render_completion(job, parse(CompletionRequest, job.body))
+        return self._render_translated(job, parse(REQUESTS[job.kind], job.body), media)
 
-    def _render_chat(self, job: RenderJob, request: ChatCompletionRequest, media: Sequence[memoryview]) -> Rendered:
+    def _render_translated(self, job: RenderJob, request: DialectRequest, media: Sequence[memoryview]) -> Rendered:
+        """As the chat request that asks for the same; errors are about what the client sent."""
+        template = self._model.template
+        same = translated(request, merge_systems=template is not None and not template.takes_late_systems)
+        try:
+            return self._render_chat(job, same.chat, media, same.form)
+        except InvalidRequest as error:
+            raise same.places.restored(error) from error
+
+    def _render_chat(
+        self, job: RenderJob, request: ChatCompletionRequest, media: Sequence[memoryview], form: FormOf | None = None
+    ) -> Rendered:
         check_model_name(request.model, self._name)
         check_request(request)
         check_chat(request, self._tool_parser)
@@ -155,6 +169,7 @@ class Renderer:
             sampling,
             prompt=prompt,
             model_name=self._name,
+            form=form(sampling) if form is not None else None,
             echo=self._model.tokenizer.reveal(chat_echo(request, conversation.messages)),
             reasoning_open=reasoning == "open",
             include_reasoning=request.include_reasoning,
@@ -172,7 +187,7 @@ class Renderer:
             prompt=prompt,
             features=features,
             derender=derender,
-            extra=self._reasoning_fields(request, reasoning == "closed"),
+            extra=self._reasoning_fields(job, request, reasoning == "closed"),
         )
         wanted = request.wants_mm_payload or not job.for_generate
         items = [item for image in images for item in ((image.kwargs, image.metadata) if wanted else (b"", b""))]
@@ -265,7 +280,7 @@ class Renderer:
             keep_special_tokens=keep_special_tokens,
         )
 
-    def _reasoning_fields(self, request: ChatCompletionRequest, closed: bool) -> dict[str, Any]:
+    def _reasoning_fields(self, job: RenderJob, request: ChatCompletionRequest, closed: bool) -> dict[str, Any]:
         """What a GenerateRequest says of reasoning."""
         fields: dict[str, Any] = {}
         if self._model.reasoning is not None:
@@ -273,4 +288,6 @@ class Renderer:
             fields["reasoning_parser_kwargs"] = {"chat_template_kwargs": parser_variables(request)}
         if not request.include_reasoning:
             fields["reasoning_ended"] = True
+        if job.kind == "responses":  # here the reference leaves it to whoever generates
+            fields.pop("reasoning_ended", None)
         return fields

@@ -38,6 +38,8 @@ class ChatTemplate:
         }
         self._knows_developer = "'developer'" in source or '"developer"' in source
         self.content_format = self._detect(images)
+        self.takes_late_systems = self._takes_late_systems()
+        """A system message may also come behind others."""
 
     @classmethod
     def load(cls, model: str, tokenizer: PromptTokenizer, images: Images | None) -> "ChatTemplate | None":
@@ -104,6 +106,14 @@ class ChatTemplate:
         if not takes_lists and mark not in self._try(mark):
             raise SettingsError("MODEL: its chat template cannot render a user message: " + self._why_not(mark))
         return ContentFormat(takes_lists, self._image(images, takes_lists) if images is not None else None)
+
+    def _takes_late_systems(self) -> bool:
+        content = [{"type": "text", "text": "t"}] if self.content_format.takes_lists else "t"
+        try:
+            self.apply([{"role": role, "content": content} for role in ("system", "user", "system", "user")])
+        except InvalidRequest:
+            return False
+        return True
 
     def _image(self, images: Images, takes_lists: bool) -> dict[str, Any]:
         slot = self._tokenizer.hide(images.slot)
