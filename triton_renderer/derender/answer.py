@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import orjson
 
-from triton_renderer.derender.choice import Choice, Piece, Prompt
+from triton_renderer.derender.choice import Choice, Piece, Prompt, in_order
 from triton_renderer.derender.documents import ChatDocuments, CompletionDocuments, Documents, Extras, JsonObject, Usage
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.reading import Reading
@@ -70,22 +70,30 @@ class Answer:
             raise RendererError(f"choice {part.index} of request {chunk.id} goes on behind its end")
         if self._context.want_logprobs and self._is_strict:
             self._check_logprobs(part, chunk.id)
-        piece = choice.push(token_ids, part.finish_reason, part.stop_reason, part.logprobs)
+        said = (token_ids, part.finish_reason, part.stop_reason, part.logprobs)
+        # A chunk does not say whether its content or its calls come first: for a translator it has one of them only.
+        pieces = [choice.push(*said)] if self._context.form is None else choice.push_apart(*said)
+        return documents + self._give(index, pieces, choice)
+
+    def _give(self, index: int, pieces: list[Piece], choice: Choice) -> list[JsonObject]:
+        """The chunks that pieces make; none where they are kept for the whole answer."""
         if not self._context.stream:
-            self._pieces[index].append(piece)
+            self._pieces[index] += pieces
             return []
-        document = self._documents.delta(index, piece, self._continuous_usage(choice))
-        return documents if document is None else [*documents, document]
+        usage = self._continuous_usage(choice)
+        deltas = [self._documents.delta(index, piece, usage) for piece in pieces]
+        return [delta for delta in deltas if delta is not None]
 
     def _end(self, chunk: GeneratedChunk) -> list[JsonObject]:
+        documents: list[JsonObject] = []
         for index, choice in self._choices.items():
             if not choice.is_finished:
                 if self._is_strict:
                     raise RendererError(f"request {chunk.id} ended without a finish reason for choice {index}")
-                self._pieces[index].append(choice.close())
+                documents += self._give(index, in_order(choice.close()), choice)
         usage = self._usage(list(self._choices.values()))
         if self._context.stream:
-            return [self._documents.usage(usage)] if self._context.include_usage else []
+            return documents + ([self._documents.usage(usage)] if self._context.include_usage else [])
         extras = Extras(
             self._prompt_token_ids(chunk), chunk.prompt_logprobs, chunk.kv_transfer_params, chunk.ec_transfer_params
         )

@@ -3,7 +3,11 @@
 from typing import Any
 
 from triton_renderer.protocol.base import Wire, parse
+from triton_renderer.protocol.dialects import translated_within
+from triton_renderer.protocol.messages.request import MessagesRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.responses.request import ResponsesRequest
+from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import DerenderContext
 
 
@@ -13,6 +17,15 @@ class _OfChat(Wire):
 
 class _OfCompletion(Wire):
     completion_request: CompletionRequest | None
+
+
+class _OfResponses(Wire):
+    responses_request: ResponsesRequest
+    sampling_params: SamplingParams | None = None
+
+
+class _OfMessages(Wire):
+    messages_request: MessagesRequest
 
 
 def chat_context(request: Any) -> DerenderContext:
@@ -28,6 +41,19 @@ def completion_context(request: Any) -> DerenderContext:
     """The same for a completion request."""
     asked = parse(_OfCompletion, {"completion_request": request}).completion_request
     return _context("completion", {} if asked is None else asked_of_completion(asked))
+
+
+def responses_context(body: Any) -> DerenderContext:
+    """The same for the fields `responses_request` and `sampling_params` of `body`."""
+    asked = parse(_OfResponses, body)
+    chat = translated_within(asked.responses_request, "responses_request")
+    return _context("chat", asked_of_chat(chat.chat) | {"form": chat.form(asked.sampling_params)})
+
+
+def messages_context(body: Any) -> DerenderContext:
+    """The same for the field `messages_request` of `body`."""
+    chat = translated_within(parse(_OfMessages, body).messages_request, "messages_request")
+    return _context("chat", asked_of_chat(chat.chat) | {"form": chat.form(None)})
 
 
 def asked_of_chat(asked: ChatCompletionRequest) -> dict[str, Any]:

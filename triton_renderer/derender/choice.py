@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Self
 
 from pydantic import ConfigDict
 
-from triton_renderer.derender.parsers.events import Event, Reasoning, merged
+from triton_renderer.derender.parsers.events import Content, Event, Reasoning, merged
 from triton_renderer.derender.parsers.message import MessageState
 from triton_renderer.derender.reading import Reading
 from triton_renderer.protocol.generate import GenerateLogprobs
@@ -26,6 +27,19 @@ class Piece:
     logprobs: ChatLogprobs | CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+
+def in_order(piece: Piece) -> list[Piece]:
+    """The same in pieces with events of one kind each: a document has no order of its own. The last one has the end."""
+    groups = [list(group) for _, group in groupby(piece.events, key=_is_of)] or [[]]
+    pieces = [Piece(group, []) for group in groups]
+    pieces[0].token_ids, pieces[0].logprobs = piece.token_ids, piece.logprobs
+    pieces[-1].finish_reason, pieces[-1].stop_reason = piece.finish_reason, piece.stop_reason
+    return pieces
+
+
+def _is_of(event: Event) -> str:
+    return "text" if isinstance(event, Content) else "reasoning" if isinstance(event, Reasoning) else "call"
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,23 @@ class Choice:
         if self._reading.hides_tokens:
             piece.token_ids, piece.logprobs = [], None
         return piece
+
+    def push_apart(
+        self,
+        token_ids: Sequence[int],
+        finish_reason: str | None = None,
+        stop_reason: int | str | None = None,
+        logprobs: GenerateLogprobs | None = None,
+    ) -> list[Piece]:
+        """`push` in pieces with events of one kind each, in their order; a token's logprobs stand beside what it adds."""
+        entries = logprobs.content if logprobs is not None else None
+        if not token_ids or not entries:
+            return in_order(self.push(token_ids, finish_reason, stop_reason, logprobs))
+        pieces: list[Piece] = []
+        for token_id, entry in zip(token_ids[:-1], entries[:-1], strict=True):
+            pieces += in_order(self.push([token_id], logprobs=GenerateLogprobs(content=[entry])))
+        last = GenerateLogprobs(content=entries[-1:])
+        return pieces + in_order(self.push(token_ids[-1:], finish_reason, stop_reason, last))
 
     def close(self) -> Piece:
         """Ends a choice, also one of which nobody says why it ended: gives what is held back."""

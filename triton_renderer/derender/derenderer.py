@@ -7,13 +7,18 @@ import numpy.typing as npt
 import orjson
 
 from triton_renderer.derender import one_shot
-from triton_renderer.derender.answer import Answer
 from triton_renderer.derender.model import OutputModel
-from triton_renderer.derender.open_requests import OpenRequests
+from triton_renderer.derender.open_requests import OpenAnswer, OpenRequests
 from triton_renderer.derender.streaming import StreamDerenderer
+from triton_renderer.derender.translated import answer_for
 from triton_renderer.errors import BadBody, InvalidRequest, RendererError
 from triton_renderer.protocol.base import parse
-from triton_renderer.protocol.derender import DerenderChatRequest, DerenderCompletionRequest
+from triton_renderer.protocol.derender import (
+    DerenderChatRequest,
+    DerenderCompletionRequest,
+    DerenderMessagesRequest,
+    DerenderResponsesRequest,
+)
 from triton_renderer.protocol.stages import GeneratedChunk
 from triton_renderer.settings import Settings
 
@@ -73,12 +78,24 @@ class Derenderer:
             return self._streams.completion(body)
         return orjson.dumps(one_shot.derender_completion(parse(DerenderCompletionRequest, body), self._model))
 
-    def _open(self, chunk: GeneratedChunk) -> Answer:
+    def derender_responses(self, body: Any) -> bytes:
+        """The answer of POST /v1/responses/derender to `body`: a Response, or with `stream` some events and their state."""
+        if _streams(body):
+            return self._streams.responses(body)
+        return orjson.dumps(one_shot.derender_responses(parse(DerenderResponsesRequest, body), self._model))
+
+    def derender_messages(self, body: Any) -> bytes:
+        """The same for POST /v1/messages/derender: a message."""
+        if _streams(body):
+            return self._streams.messages(body)
+        return orjson.dumps(one_shot.derender_messages(parse(DerenderMessagesRequest, body), self._model))
+
+    def _open(self, chunk: GeneratedChunk) -> OpenAnswer:
         if chunk.derender is None:
             raise InvalidRequest("a job with for_generate is for the model `render` alone, it has no text form", "for_generate")
         if self._open_requests.get(chunk.id) is not None:
             raise RendererError(f"the first chunk of request {chunk.id} came twice")
-        answer = Answer(self._model, chunk.derender)
+        answer = answer_for(self._model, chunk.derender)
         self._open_requests.add(chunk.id, answer)
         return answer
 

@@ -5,14 +5,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from triton_renderer.derender.answer import Answer
 from triton_renderer.derender.asked import asked_of_chat, asked_of_completion
 from triton_renderer.derender.checks import check_prompt, check_response, finish_reason_of, logprobs_of
 from triton_renderer.derender.documents import JsonObject
 from triton_renderer.derender.model import OutputModel
+from triton_renderer.derender.translated import answer_for
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import check_model_name
-from triton_renderer.protocol.derender import MAX_RESPONSES, DerenderChatRequest, DerenderCompletionRequest
+from triton_renderer.protocol.derender import (
+    MAX_RESPONSES,
+    DerenderChatRequest,
+    DerenderCompletionRequest,
+    DerenderMessagesRequest,
+    DerenderResponsesRequest,
+)
+from triton_renderer.protocol.dialects import Translated, translated_within
+from triton_renderer.protocol.forms import AnswerForm
 from triton_renderer.protocol.generate import GenerateResponse
 from triton_renderer.protocol.stages import ChunkChoice, DerenderContext, GeneratedChunk
 from triton_renderer.text.detokenizer import PROMPT_TAIL
@@ -20,8 +28,37 @@ from triton_renderer.text.detokenizer import PROMPT_TAIL
 log = logging.getLogger(__name__)
 
 
-def derender_chat(request: DerenderChatRequest, model: OutputModel) -> JsonObject:
-    """One whole response as a chat completion.
+def derender_responses(request: DerenderResponsesRequest, model: OutputModel) -> JsonObject:
+    """One whole response, of one choice, as a Response. Raises InvalidRequest as `derender_chat` does."""
+    asked = translated_within(request.responses_request, "responses_request")
+    return _derender_translated(request, asked, asked.form(request.sampling_params), model)
+
+
+def derender_messages(request: DerenderMessagesRequest, model: OutputModel) -> JsonObject:
+    """One whole response, of one choice, as a message. Raises InvalidRequest as `derender_chat` does."""
+    asked = translated_within(request.messages_request, "messages_request")
+    return _derender_translated(request, asked, asked.form(None), model)
+
+
+def _derender_translated(
+    request: DerenderResponsesRequest | DerenderMessagesRequest, asked: Translated, form: AnswerForm, model: OutputModel
+) -> JsonObject:
+    choices = request.generate_response.choices
+    if len(choices) > 1:
+        where = "generate_response.choices"
+        raise InvalidRequest(f"{where}: {len(choices)} choices, this API knows only one", where)
+    chat = DerenderChatRequest.model_construct(
+        model=request.model,
+        generate_response=request.generate_response,
+        prompt_tokens=request.prompt_tokens,
+        prompt_token_ids=request.prompt_token_ids,
+        chat_request=asked.chat,
+    )
+    return derender_chat(chat, model, form)
+
+
+def derender_chat(request: DerenderChatRequest, model: OutputModel, form: AnswerForm | None = None) -> JsonObject:
+    """One whole response as a chat completion, or in another form.
 
     Raises InvalidRequest, or NotFound for another model's name, before anything is decoded.
     """
@@ -48,7 +85,7 @@ def derender_chat(request: DerenderChatRequest, model: OutputModel) -> JsonObjec
         want_logprobs=any(choice.logprobs is not None for choice in response.choices),
     )
     if request.chat_request is not None:
-        context = context.model_copy(update=asked_of_chat(request.chat_request))
+        context = context.model_copy(update=asked_of_chat(request.chat_request) | {"form": form})
     prompt_tokens = _prompt_tokens(request.prompt_tokens, response, request.prompt_token_ids)
     return _answer(model, context, response, "generate_response", prompt_tokens)
 
@@ -141,7 +178,7 @@ def _answer(
         ec_transfer_params=response.ec_transfer_params,
         prompt_logprobs=response.prompt_logprobs,
     )
-    (document,) = Answer(model, context, is_strict=False).documents(token_ids, chunk)
+    (document,) = answer_for(model, context, is_strict=False).documents(token_ids, chunk)
     return document
 
 

@@ -6,14 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from triton_renderer.derender.answer import Answer
+from triton_renderer.derender.translated import TranslatedAnswer
 from triton_renderer.errors import QueueFull
 
 log = logging.getLogger(__name__)
 
+OpenAnswer = Answer | TranslatedAnswer
+
 
 @dataclass
 class _Entry:
-    answer: Answer
+    answer: OpenAnswer
     last_used: float
 
 
@@ -33,14 +36,14 @@ class OpenRequests:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def add(self, request_id: str, answer: Answer) -> None:
+    def add(self, request_id: str, answer: OpenAnswer) -> None:
         """Raises QueueFull where there is no room."""
         self._drop_expired()
         if len(self._entries) >= self._limit:
             raise QueueFull(f"derender holds {len(self._entries)} open requests, its limit is {self._limit}")
         self._entries[request_id] = _Entry(answer, self._clock())
 
-    def get(self, request_id: str) -> Answer | None:
+    def get(self, request_id: str) -> OpenAnswer | None:
         """The answer of an open request; None for one that is not known, or no longer."""
         self._drop_expired()
         entry = self._entries.pop(request_id, None)

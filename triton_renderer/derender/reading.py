@@ -8,11 +8,12 @@ from typing import Any, Self
 import orjson
 from blake3 import blake3
 
-from triton_renderer.derender.asked import chat_context, completion_context
+from triton_renderer.derender.asked import chat_context, completion_context, messages_context, responses_context
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.parsers.base import ReasoningParser, ToolParser
 from triton_renderer.derender.parsers.message import MessageParser
 from triton_renderer.errors import BadBody
+from triton_renderer.protocol.forms import JsonObject
 from triton_renderer.protocol.stages import DerenderContext
 
 MAX_READINGS = 512
@@ -88,6 +89,15 @@ class Readings:
     def completion(self, completion_request: Any) -> Reading:
         """For `completion_request`, likewise."""
         return self._get(b"completion", completion_request, completion_context)
+
+    def responses(self, body: JsonObject) -> Reading:
+        """For the fields `responses_request` and `sampling_params` of `body`. Raises InvalidRequest where they are no such."""
+        asked = {name: body.get(name) for name in ("responses_request", "sampling_params")}
+        return self._get(b"responses", asked, responses_context)
+
+    def messages(self, body: JsonObject) -> Reading:
+        """For the field `messages_request` of `body`. Raises InvalidRequest where it is no Messages request."""
+        return self._get(b"messages", {"messages_request": body.get("messages_request")}, messages_context)
 
     def _get(self, kind: bytes, request: Any, context_of: Callable[[Any], DerenderContext]) -> Reading:
         try:

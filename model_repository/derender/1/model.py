@@ -31,6 +31,10 @@ class TritonPythonModel:
                 documents = [self.derenderer.derender_chat(body.get("body"))]
             case "derender_completion", body:
                 documents = [self.derenderer.derender_completion(body.get("body"))]
+            case "derender_responses", body:
+                documents = [self.derenderer.derender_responses(body.get("body"))]
+            case "derender_messages", body:
+                documents = [self.derenderer.derender_messages(body.get("body"))]
             case _:
                 token_ids = self.adapter.array(request, optional(OUTPUT_TOKEN_IDS))
                 documents = self.derenderer.chunk(token_ids, parse(GeneratedChunk, document))
