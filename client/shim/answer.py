@@ -12,7 +12,8 @@ from fastapi import Response
 from starlette.types import Receive, Scope, Send
 
 from client.shim.context import Shim
-from client.shim.errors import error_document, note_failure
+from client.shim.errors import note_failure
+from client.shim.events import DataEvents, EventForm
 from client.shim.open_requests import ClientLeft, OpenRequest
 from triton_renderer.errors import RendererError
 
@@ -35,29 +36,36 @@ class DocumentAnswer(Response):
 
 
 class EventAnswer(Response):
-    """`produce`'s JSON documents as server-sent events, as they come, closed by `[DONE]`."""
+    """`produce`'s JSON documents as server-sent events, as they come, in the form of the route's API."""
 
-    def __init__(self, shim: Shim, request: OpenRequest, produce: Callable[[], AsyncGenerator[bytes, None]]) -> None:
+    def __init__(
+        self,
+        shim: Shim,
+        request: OpenRequest,
+        produce: Callable[[], AsyncGenerator[bytes, None]],
+        form: EventForm | None = None,
+    ) -> None:
         super().__init__(headers={"cache-control": "no-cache"}, media_type="text/event-stream")
         del self.headers["content-length"]
         self._shim = shim
         self._request = request
         self._produce = produce
+        self._form = form or DataEvents()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
 
-        async def send_event(data: bytes) -> None:
+        async def send_event(event: bytes) -> None:
             nonlocal started
             if not started:
                 started = True
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True})
+            await send({"type": "http.response.body", "body": event, "more_body": True})
 
         try:
             async with self._shim.opened(self._request, receive), aclosing(self._produce()) as documents:
                 async for document in documents:
-                    await send_event(document)
+                    await send_event(self._form.event(document))
         except Exception as error:
             if not started:
                 raise
@@ -65,8 +73,8 @@ class EventAnswer(Response):
             note_failure(scope, failure)
             if isinstance(failure, ClientLeft):
                 return
-            await send_event(error_document(failure))
-        await send_event(b"[DONE]")
+            await send_event(self._form.failure(failure))
+        await send_event(self._form.end())
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

@@ -12,7 +12,7 @@ from client.shim.health import PROBE_EVERY_S, StageMonitor
 from client.shim.metrics import Metrics
 from client.shim.middleware import ApiKey, Observer
 from client.shim.open_requests import OpenRequests
-from client.shim.routes import derender, generate, openai, render, server
+from client.shim.routes import derender, generate, messages, openai, render, responses, server
 from client.shim.schema import DocumentedApp
 from client.shim.triton import Stages, TritonStages
 from triton_renderer import __version__
@@ -60,7 +60,7 @@ def create_app(settings: Settings, stages: Stages | None = None, *, probe_every_
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.state.shim = None
-    for routes in (openai, render, generate, derender, server):
+    for routes in (openai, responses, messages, render, generate, derender, server):
         _add_routes(app, routes.router, settings.role)
     if settings.api_key:
         app.add_middleware(ApiKey, key=settings.api_key)

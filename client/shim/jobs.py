@@ -14,12 +14,18 @@ from client.shim.open_requests import OpenRequest
 from client.shim.triton import STAGES_OF, Tensors, document_tensor
 from triton_renderer.errors import InvalidRequest, TooLarge
 from triton_renderer.protocol.base import parse
-from triton_renderer.protocol.media import detach_media
+from triton_renderer.protocol.dialects import translated
+from triton_renderer.protocol.media import detach_media, detach_sources
+from triton_renderer.protocol.messages.request import CountTokensRequest, MessagesRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.responses.request import ResponsesRequest
 from triton_renderer.protocol.stages import RenderJob
 from triton_renderer.tensors import MEDIA, MEDIA_OFFSETS, REQUEST, concatenate
 
-Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest)
+Body = TypeVar("Body", ChatCompletionRequest, CompletionRequest, ResponsesRequest, MessagesRequest, CountTokensRequest)
+
+
+Messages = TypeVar("Messages", MessagesRequest, CountTokensRequest)
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,50 @@ async def read_chat(request: Request, shim: Shim, *, for_generate: bool = False)
         for_generate=for_generate,
     )
     return Jobs(body, client_id, external_id, [job], media, len(raw))
+
+
+async def read_responses(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[ResponsesRequest]:
+    """The job of a Responses request. Raises InvalidRequest for what does not fit, or has no counterpart in chat."""
+    raw = await read_body(request, shim.settings.max_request_bytes)
+    body, media = await offload(len(raw), _parse_responses, raw)
+    client_id = client_request_id(request, body.request_id)
+    external_id = body.request_id or f"resp_{client_id}"  # the client's own id is the response's
+    job = await _translated_job("responses", shim, body, len(raw), id=external_id, for_generate=for_generate)
+    return Jobs(body, client_id, external_id, [job], media, len(raw))
+
+
+async def read_messages(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[MessagesRequest]:
+    """The job of a Messages request. Raises InvalidRequest for what does not fit, or has no counterpart in chat."""
+    raw = await read_body(request, shim.settings.max_request_bytes)
+    body, media = await offload(len(raw), _parse_messages, MessagesRequest, raw)
+    client_id = client_request_id(request, None)
+    external_id = f"chatcmpl-{client_id}"
+    job = await _translated_job("messages", shim, body, len(raw), id=external_id, for_generate=for_generate)
+    return Jobs(body, client_id, external_id, [job], media, len(raw))
+
+
+async def read_count_tokens(request: Request, shim: Shim) -> Jobs[CountTokensRequest]:
+    """The job that renders the prompt of a Messages request. Raises InvalidRequest for what does not fit."""
+    raw = await read_body(request, shim.settings.max_request_bytes)
+    body, media = await offload(len(raw), _parse_messages, CountTokensRequest, raw)
+    client_id = client_request_id(request, None)
+    external_id = f"chatcmpl-{client_id}"
+    job = await _translated_job("count_tokens", shim, body, len(raw), id=external_id, for_generate=True)
+    return Jobs(body, client_id, external_id, [job], media, len(raw))
+
+
+async def _translated_job(
+    kind: Literal["responses", "messages", "count_tokens"], shim: Shim, body: Body, size: int, *, id: str, for_generate: bool
+) -> RenderJob:
+    shim.check_model(body.model)
+    return RenderJob(
+        kind=kind,
+        id=new_id(),
+        external_id=id,
+        body=await offload(size, set_fields, body),
+        created=int(time()),
+        for_generate=for_generate,
+    )
 
 
 async def read_completion(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[CompletionRequest]:
@@ -115,6 +165,22 @@ def _parse_chat(raw: bytes) -> tuple[ChatCompletionRequest, Tensors]:
     document = load_object(raw)
     media = detach_media(document)
     return parse(ChatCompletionRequest, document), _media(media)
+
+
+def _parse_responses(raw: bytes) -> tuple[ResponsesRequest, Tensors]:
+    document = load_object(raw)
+    media = detach_media(document)
+    body = parse(ResponsesRequest, document)
+    translated(body)  # render does it as well: here its misfits are found before there is any work done
+    return body, _media(media)
+
+
+def _parse_messages(model: type[Messages], raw: bytes) -> tuple[Messages, Tensors]:
+    document = load_object(raw)
+    media = detach_sources(document)
+    body = parse(model, document)
+    translated(body)
+    return body, _media(media)
 
 
 def _parse_completion(raw: bytes) -> CompletionRequest:

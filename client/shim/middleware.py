@@ -29,14 +29,16 @@ class ApiKey:
         if scope["type"] != "http" or scope["path"] == OPEN_PATH or self._is_known(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
-        error = Unauthorized("a valid API key is needed: send it as `Authorization: Bearer <key>`")
+        error = Unauthorized("a valid API key is needed: send it as `Authorization: Bearer <key>`, or as `x-api-key`")
         note_failure(scope, error)
-        await error_response(error)(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
 
     def _is_known(self, headers: Headers) -> bool:
         scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            key = headers.get("x-api-key", "")  # where Anthropic's clients put it
         # Header values are bytes that arrive decoded as Latin-1; back to the bytes, which are UTF-8 for other keys.
-        return scheme.lower() == "bearer" and hmac.compare_digest(key.strip().encode("latin-1"), self._expected)
+        return hmac.compare_digest(key.strip().encode("latin-1"), self._expected)
 
 
 class Observer:
@@ -67,7 +69,7 @@ class Observer:
                 raise
             failure = RendererError("internal server error")
             note_failure(scope, failure)
-            await error_response(failure)(scope, receive, observed_send)
+            await error_response(failure, scope)(scope, receive, observed_send)
         finally:
             self._record(scope, status, perf_counter() - start)
 

@@ -13,14 +13,22 @@ from triton_renderer.protocol.derender import (
     DerenderChatStreamRequest,
     DerenderCompletionRequest,
     DerenderCompletionStreamRequest,
+    DerenderMessagesRequest,
+    DerenderMessagesStreamRequest,
+    DerenderResponsesRequest,
+    DerenderResponsesStreamRequest,
 )
 from triton_renderer.protocol.generate import AbortRequest, GenerateRequest, GenerateResponse
+from triton_renderer.protocol.messages.request import CountTokensRequest, MessagesRequest
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, ModelList
+from triton_renderer.protocol.responses.request import ResponsesRequest
 
 _COMPONENTS = "#/components/schemas/{model}"
 _MODELS: tuple[type[BaseModel], ...] = (
-    AbortRequest, ChatCompletionRequest, CompletionRequest, DerenderChatRequest, DerenderChatStreamRequest,
-    DerenderCompletionRequest, DerenderCompletionStreamRequest, ErrorResponse, GenerateRequest, GenerateResponse, ModelList,
+    AbortRequest, ChatCompletionRequest, CompletionRequest, CountTokensRequest, DerenderChatRequest, DerenderChatStreamRequest,
+    DerenderCompletionRequest, DerenderCompletionStreamRequest, DerenderMessagesRequest, DerenderMessagesStreamRequest,
+    DerenderResponsesRequest, DerenderResponsesStreamRequest, ErrorResponse, GenerateRequest, GenerateResponse,
+    MessagesRequest, ModelList, ResponsesRequest,
 )  # fmt: skip
 
 

@@ -21,6 +21,10 @@ from triton_renderer.protocol.derender import (
     DerenderChatStreamRequest,
     DerenderCompletionRequest,
     DerenderCompletionStreamRequest,
+    DerenderMessagesRequest,
+    DerenderMessagesStreamRequest,
+    DerenderResponsesRequest,
+    DerenderResponsesStreamRequest,
 )
 from triton_renderer.tensors import CHUNK, RESPONSE
 
@@ -37,6 +41,18 @@ async def derender_chat_completion(request: Request) -> Response:
 async def derender_completion(request: Request) -> Response:
     """The completion that the GenerateResponses to all prompts amount to; with `stream` the next chunk of one, and its state."""
     return await _answer(request, "derender_completion")
+
+
+@router.post("/v1/responses/derender", openapi_extra=takes((DerenderResponsesRequest, DerenderResponsesStreamRequest)))
+async def derender_response(request: Request) -> Response:
+    """The Response that a whole GenerateResponse amounts to; with `stream` the events of one chunk, and their state."""
+    return await _answer(request, "derender_responses")
+
+
+@router.post("/v1/messages/derender", openapi_extra=takes((DerenderMessagesRequest, DerenderMessagesStreamRequest)))
+async def derender_message(request: Request) -> Response:
+    """The message that a whole GenerateResponse amounts to; with `stream` the events of one chunk, and their state."""
+    return await _answer(request, "derender_messages")
 
 
 async def _answer(request: Request, operation: str) -> Response:

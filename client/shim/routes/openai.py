@@ -1,21 +1,18 @@
 """The coupled OpenAI routes: a conversation or a prompt in, text out. Ensemble `chat` does all of it."""
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from functools import partial
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
+from client.shim.calls import chat_document, chat_documents
 from client.shim.completions import merged_document, merged_events
 from client.shim.concurrency import all_of
 from client.shim.context import Shim, shim_of
 from client.shim.jobs import Jobs, read_chat, read_completion
 from client.shim.schema import takes
-from triton_renderer.errors import RendererError
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
-from triton_renderer.protocol.stages import RenderJob
 
 router = APIRouter(tags=["openai"])
 
@@ -27,8 +24,8 @@ async def create_chat_completion(request: Request) -> Response:
     jobs = await read_chat(request, shim)
     (job,) = jobs.jobs
     if jobs.body.stream:
-        return EventAnswer(shim, jobs.opened_by("chat"), partial(_documents, shim, jobs, job))
-    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_whole, shim, jobs, job))
+        return EventAnswer(shim, jobs.opened_by("chat"), partial(chat_documents, shim, jobs, job))
+    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(chat_document, shim, jobs, job))
 
 
 @router.post("/v1/completions", openapi_extra=takes(CompletionRequest, streams=True))
@@ -41,24 +38,10 @@ async def create_completion(request: Request) -> Response:
     return DocumentAnswer(shim, jobs.opened_by("chat"), partial(_all_prompts, shim, jobs))
 
 
-async def _documents(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> AsyncGenerator[bytes, None]:
-    documents = shim.chat_documents(await jobs.inputs(job))
-    async with aclosing(documents):
-        async for document in documents:
-            yield document
-
-
-async def _whole(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> bytes:
-    documents = [document async for document in _documents(shim, jobs, job)]
-    if len(documents) != 1:
-        raise RendererError(f"model `chat` answered a plain request with {len(documents)} documents")
-    return documents[0]
-
-
 async def _all_prompts(shim: Shim, jobs: Jobs[CompletionRequest]) -> bytes:
-    calls = [partial(_whole, shim, jobs, job) for job in jobs.jobs]
+    calls = [partial(chat_document, shim, jobs, job) for job in jobs.jobs]
     return merged_document(await all_of(calls, shim.settings.max_running_requests))
 
 
 def _events_of_all(shim: Shim, jobs: Jobs[CompletionRequest]) -> AsyncGenerator[bytes, None]:
-    return merged_events([_documents(shim, jobs, job) for job in jobs.jobs], shim.settings.max_running_requests)
+    return merged_events([chat_documents(shim, jobs, job) for job in jobs.jobs], shim.settings.max_running_requests)

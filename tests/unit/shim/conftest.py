@@ -11,8 +11,11 @@ from fastapi import FastAPI
 
 from client.shim.app import create_app
 from client.shim.context import Shim
+from tests.unit.render.helpers import settings as render_settings
+from triton_renderer.render import Renderer
 from triton_renderer.settings import Settings
 
+from .clients import Clients, clients
 from .fakes import Connection, FakeStages, until
 
 MODEL = "served"
@@ -70,3 +73,16 @@ async def running(start: Start) -> AsyncIterator[Running]:
     """An app with the default settings of these tests: scale-out on, no key."""
     async with start() as app:
         yield app
+
+
+@pytest.fixture(scope="session")
+def renderer() -> Renderer:
+    """The bundled model's, with both parsers and a context of 600 tokens."""
+    return Renderer.load(render_settings())
+
+
+@pytest.fixture
+async def api(renderer: Renderer) -> AsyncIterator[Clients]:
+    """The official clients in front of the bundled model, whose engine says what the test wants."""
+    async with clients(renderer) as connected:
+        yield connected
