@@ -22,7 +22,8 @@ No base64, no pickle, nothing of the client's multimodal data inside the JSON.
     encoded           BYTES   [1]     JSON: `EncodedItems`, the layout of `embeddings` and each item's digest and metadata
     output_token_ids  INT64   [-1]    newly generated ids of this chunk, all its choices one after another
     chunk             BYTES   [1]     JSON: `GeneratedChunk`, what was generated; with a request's first chunk also
-                                      what derender needs to know of the request
+                                      what derender needs to know of the request; to derender also {"op": "derender_chat" |
+                                      "derender_completion", "body": {...}}, the body of a derender route, or a probe
     response          BYTES   [-1]    JSON documents ready for the client: one whole response, or the chunks of a stream
 """
 
