@@ -278,6 +278,18 @@ def test_calls_have_ids_of_their_own_that_come_once():
     assert len(set(stream.message.ids)) == 2
 
 
+def test_a_call_that_is_sent_again_is_answered_with_the_same_ids():
+    stream = Stream(asked={"tools": TOOLS})
+    stream.push(tokens("a"))
+    state, answers = stream.state, []
+    for _ in range(2):
+        stream.state, stream.message = state, Message()
+        stream.push(tokens(tool_call() + tool_call()))
+        answers.append((stream.message.ids, stream.chunks[-1]))
+    assert answers[0] == answers[1]
+    assert len(set(answers[0][0])) == 2
+
+
 def test_without_parsers_neither_request_nor_prompt_is_needed():
     body = {"stream": True, "generate_chunk": {"request_id": "r", "choices": [{"index": 0, "token_ids": tokens("<think>a")}]}}
     answer = json.loads(Stream(served=PLAIN).derenderer.chat(body))
