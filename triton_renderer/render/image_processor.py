@@ -1,8 +1,11 @@
 """transformers' image processor of a model, on Pillow, with the results of the reference's, which is on torchvision."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy.typing as npt
+from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
 from transformers import AutoImageProcessor
 from transformers.image_processing_backends import PilBackend
@@ -10,6 +13,18 @@ from transformers.image_utils import SizeDict
 
 from triton_renderer.checkpoint import first_line
 from triton_renderer.settings import SettingsError
+
+NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
+FIXED = frozenset(
+    {
+        "do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std",
+        "patch_size", "temporal_patch_size", "merge_size", "do_convert_rgb",
+    }
+)  # fmt: skip
+"""Options that the encoder or the decoding of pictures goes by: a call cannot have others than the model's."""
+_PIXELS = {"min_pixels": "shortest_edge", "max_pixels": "longest_edge"}
+"""Older names for the two parts of `size`."""
+_OURS = frozenset({"return_tensors", "device", "data_format", "input_data_format", "disable_grouping"})
 
 
 class HorizontalFirst(PilBackend):  # type: ignore[misc]  # transformers is untyped
@@ -50,3 +65,32 @@ def horizontal_first(processor: Any) -> Any:
     if isinstance(processor, PilBackend):
         processor.__class__ = type(cls.__name__, (cls, HorizontalFirst), {"__module__": cls.__module__})
     return processor
+
+
+def process(processor: Any, picture: Image.Image, *, raw: bool, options: Mapping[str, Any] = NO_OPTIONS) -> dict[str, Any]:
+    """The processor's outputs for one picture, as numpy arrays. `raw`: neither rescaled nor normalised.
+
+    `options` are a client's; those that the processor does not know are ignored, as in the reference. Raises ValueError
+    where it refuses the picture, or cannot do anything with the options.
+    """
+    given = _accepted(processor, options)
+    arguments = {"do_rescale": False, "do_normalize": False} if raw else {}
+    if not given:
+        return dict(processor(images=[picture], return_tensors="np", **arguments))
+    try:
+        return dict(processor(images=[picture], return_tensors="np", **arguments, **given))
+    except (TypeError, LookupError, AttributeError, ArithmeticError, StrictDataclassError) as error:
+        raise ValueError(f"{', '.join(given)}: {first_line(error)}") from error
+
+
+def _accepted(processor: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    known = processor.valid_kwargs.__annotations__.keys() - _OURS
+    accepted = {name: value for name, value in options.items() if name in known}
+    for name in FIXED & accepted.keys():
+        own = getattr(processor, name, None)
+        if accepted.pop(name) != (list(own) if isinstance(own, tuple) else own):
+            raise ValueError(f"{name} cannot be changed: it is {own}")
+    limits = {edge: accepted.pop(name) for name, edge in _PIXELS.items() if name in accepted}
+    if limits:
+        accepted["size"] = dict(processor.size) | dict(accepted.get("size", {})) | limits
+    return accepted

@@ -6,6 +6,7 @@ exception: the same result as the processor's, checked when the model is loaded,
 
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from triton_renderer.checkpoint import first_line
-from triton_renderer.render.image_processor import load_image_processor, resize_horizontal_first
+from triton_renderer.render.image_processor import NO_OPTIONS, load_image_processor, process, resize_horizontal_first
 from triton_renderer.settings import SettingsError
 from triton_renderer.wire import Field, Item, encode_item
 
@@ -49,8 +50,11 @@ class Images(Protocol):
     frame: tuple[str, str]
     """What goes before and after `slot` where the chat template does not place pictures itself."""
 
-    def prepare(self, picture: Image.Image) -> ImageInput:
-        """Inputs and placeholder for an RGB picture. Raises ValueError where the processor refuses it."""
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
+        """Inputs and placeholder for an RGB picture. `options` are a client's, for this one call of the image processor.
+
+        Raises ValueError where the processor refuses the picture or the options.
+        """
 
     def identity(self) -> str:
         """Everything that the result depends on besides the picture and the model."""
@@ -75,9 +79,9 @@ class ProcessorImages:
         unused = processor.unused_input_names
         self._input_names = [name for name in image_processor.model_input_names if name not in unused]
 
-    def prepare(self, picture: Image.Image) -> ImageInput:
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
         """Pixel values are uint8 where rescaling and normalising can wait for the encoder, else normalised floats."""
-        outputs = _process(self._image_processor, picture, raw=self._raw)
+        outputs = process(self._image_processor, picture, raw=self._raw, options=options)
         item = {name: _field(name, outputs[name], self._raw) for name in self._input_names if name in outputs}
         text = self._processor.replace_image_token(outputs, image_idx=0)
         token_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -112,21 +116,27 @@ class QwenVlImages:
         """The shortcut gives the processor's own values."""
         for size in _PROBE_SIZES:
             picture = _probe(size)
-            expected = _process(self._image_processor, picture, raw=True)
+            expected = process(self._image_processor, picture, raw=True)
             values, grid = self._patches(picture)
             if not (np.array_equal(values, expected["pixel_values"]) and np.array_equal([grid], expected["image_grid_thw"])):
                 return False
         return True
 
-    def prepare(self, picture: Image.Image) -> ImageInput:
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
         """Pixel values are uint8, neither rescaled nor normalised, as in the reference."""
-        values, grid = self._patches(picture)
+        values, grid = self._processed(picture, options) if options else self._patches(picture)
         item = {"pixel_values": _flat(values), "image_grid_thw": Field(grid, "batched", {"keep_on_cpu": True})}
         return ImageInput(item, np.full(int(grid.prod()) // self._merge**2, self.embed_token_id, np.int64))
 
     def identity(self) -> str:
         """The image processor's settings."""
         return f"{type(self).__name__} {_settings_of(self._image_processor)}"
+
+    def _processed(
+        self, picture: Image.Image, options: Mapping[str, Any]
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+        outputs = process(self._image_processor, picture, raw=True, options=options)
+        return np.asarray(outputs["pixel_values"]).astype(np.uint8), np.asarray(outputs["image_grid_thw"])[0]
 
     def _patches(self, picture: Image.Image) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         size, patch, merge = self._image_processor.size, self._patch, self._merge
@@ -208,19 +218,14 @@ def _raw_is_enough(image_processor: Any) -> bool:
         return False
     for size in _PROBE_SIZES:
         picture = _probe(size)
-        raw = np.asarray(_process(image_processor, picture, raw=True)["pixel_values"])
-        full = np.asarray(_process(image_processor, picture, raw=False)["pixel_values"])
+        raw = np.asarray(process(image_processor, picture, raw=True)["pixel_values"])
+        full = np.asarray(process(image_processor, picture, raw=False)["pixel_values"])
         if raw.shape != full.shape or raw.ndim < 3 or raw.shape[-3] != 3 or not np.array_equal(raw, raw.astype(np.uint8)):
             return False
         mean, std = (np.reshape(getattr(image_processor, name), (3, 1, 1)) for name in ("image_mean", "image_std"))
         if not np.allclose((raw * image_processor.rescale_factor - mean) / std, full, atol=1e-4):
             return False
     return True
-
-
-def _process(image_processor: Any, picture: Image.Image, raw: bool) -> dict[str, Any]:
-    options = {"do_rescale": False, "do_normalize": False} if raw else {}
-    return dict(image_processor(images=[picture], return_tensors="np", **options))
 
 
 def _field(name: str, value: Any, raw: bool) -> Field:

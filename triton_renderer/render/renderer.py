@@ -27,6 +27,7 @@ from triton_renderer.render.fetch import AddressPolicy, is_public
 from triton_renderer.render.image_renderer import ImageRenderer
 from triton_renderer.render.images import load_images
 from triton_renderer.render.item_cache import RenderedImage
+from triton_renderer.render.media_options import media_options
 from triton_renderer.render.messages import ImagePart, read_conversation
 from triton_renderer.render.prompt import Prompt, truncated, with_pictures, with_written_pictures
 from triton_renderer.render.request_template import RequestTemplates
@@ -229,7 +230,7 @@ class Renderer:
         return Prompt(encoded.token_ids, [], encoded.offsets)
 
     def _with_pictures(
-        self, prompt: Prompt, text: str, request: Request, parts: Sequence[ImagePart], media: Sequence[memoryview]
+        self, prompt: Prompt, text: str, request: ChatCompletionRequest, parts: Sequence[ImagePart], media: Sequence[memoryview]
     ) -> tuple[Prompt, list[RenderedImage]]:
         """The prompt with the pictures' placeholders in the places that the template gave them in its text."""
         if self._model.images is None:
@@ -238,7 +239,7 @@ class Renderer:
         slots = np.flatnonzero(prompt.token_ids == self._model.images.slot_id)
         if len(slots) != len(parts):
             raise InvalidRequest(f"messages: the chat template has {len(slots)} places for {len(parts)} pictures", "messages")
-        images = self._model.images.render(parts, media)
+        images = self._model.images.render(parts, media, media_options(request))
         written_out = self._model.images.written_out(text, images)
         if written_out is not None:
             whole = self._tokenize(written_out, request, request.add_special_tokens, "messages")

@@ -14,6 +14,7 @@ from PIL import Image
 
 from tests.unit.render.helpers import chat, edited, encoded, image_part, model_folder, noise, png, settings, user
 from triton_renderer.render import Renderer
+from triton_renderer.render.media_options import MediaOptions
 from triton_renderer.render.pictures import decode, read_header
 
 
@@ -44,7 +45,7 @@ def test_the_same_transparent_bytes_on_another_ground(renderer: Renderer) -> Non
     images = renderer._model.images
     assert images is not None
     grounds = [decode(read_header(data, 100), background=colour) for colour in ((255, 255, 255), (0, 0, 0))]
-    assert images._digest(grounds[0]) != images._digest(grounds[1])
+    assert images._digest(grounds[0], MediaOptions()) != images._digest(grounds[1], MediaOptions())
 
 
 def test_files_that_begin_alike(renderer: Renderer) -> None:

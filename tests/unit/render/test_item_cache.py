@@ -140,7 +140,9 @@ def test_a_hash_of_ours_as_uuid_is_only_a_name(fresh: Renderer) -> None:
 def test_a_picture_is_processed_once(fresh: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
     real = image_renderer_module.decode
-    monkeypatch.setattr(image_renderer_module, "decode", lambda header: decoded.append(header.size) or real(header))
+    monkeypatch.setattr(
+        image_renderer_module, "decode", lambda header, *options: decoded.append(header.size) or real(header, *options)
+    )
     picture = noise(50, 40)
     for data in (encoded(picture), encoded(picture), encoded(picture, "BMP")):
         chat(fresh, user(image_part(data), image_part(data)))
