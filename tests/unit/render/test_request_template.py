@@ -1,9 +1,13 @@
 """Chat templates that a request brings along: refused, unless the operator trusts requests with them."""
 
+from typing import Any
+
 import pytest
 
 from tests.unit.render.helpers import PAD, chat, image_part, png, settings, text_of, text_part, user
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.stages import RenderJob
 from triton_renderer.render import Renderer
 
 STRINGS = "{% for m in messages %}[{{ m.role }}|{{ m.content }}]{% endfor %}{{ mood }}"
@@ -23,6 +27,24 @@ def test_a_template_is_refused_by_name_and_with_the_setting_that_would_trust_it(
         chat(renderer, user("hi"), chat_template=STRINGS)
     assert caught.value.param == "chat_template"
     assert "hi" in text_of(renderer, chat(renderer, user("hi"), chat_template=None))
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("chat", {"messages": [user("hi")]}),
+        ("responses", {"input": "hi"}),
+        ("messages", {"model": "shapes-vl", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+def test_it_is_refused_by_every_kind_of_request_that_has_a_template(
+    renderer: Renderer, kind: str, body: dict[str, Any]
+) -> None:
+    job = {"kind": kind, "id": "internal", "for_generate": True}
+    assert renderer.render(parse(RenderJob, job | {"body": body})).token_ids.size
+    with pytest.raises(InvalidRequest) as caught:
+        renderer.render(parse(RenderJob, job | {"body": body | {"chat_template": STRINGS}}))
+    assert caught.value.param == "chat_template"
 
 
 def test_a_trusted_template_takes_the_place_of_the_models(trusting: Renderer) -> None:
