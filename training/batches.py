@@ -45,11 +45,11 @@ class Batch:
     input_ids and labels: (rows, length) int64; weights: (rows, length) float32, what each label counts;
     positions: (3, rows, length) int64; allowed: (rows, 1, length, length)
     bool, true where the token of the third axis sees that of the fourth; pixels: (all patches, 1536) float32 and
-    grids: (pictures, 3) int64 in the order of their placeholders, as are pictures; mentions: (2, mentions) int64, row
+    grids: (pictures, 3) int64 in the order of their placeholders, as are scenes; mentions: (2, mentions) int64, row
     and place in it of the last token of each «red circle» that names exactly one shape; places: (mentions, 2) float32,
     that shape's centre as fractions of the picture's width and height; steps: (mentions, 2) float32, from the centre of the
     shape mentioned before in the same conversation, NaN where there is none; ends: (2, pictures) int64, row and place in it of
-    the token that follows each picture.
+    the token that follows each picture; sight: what the vision tower makes of the pictures, once it has seen them.
     """
 
     input_ids: Tensor
@@ -59,11 +59,12 @@ class Batch:
     allowed: Tensor
     pixels: Tensor
     grids: Tensor
-    pictures: list[Pixels]
+    scenes: list[Scene]
     mentions: Tensor
     places: Tensor
     steps: Tensor
     ends: Tensor
+    sight: Any = None
 
 
 @dataclass
@@ -247,7 +248,7 @@ class Encoder:
             (same_tree & same_branch & earlier)[:, None],
             torch.cat([p.patches for p in pixels]),
             torch.tensor([p.grid for p in pixels]),
-            pixels,
+            [p.scene for p in pixels],
             torch.tensor(mentions, dtype=torch.int64).reshape(-1, 2).T,
             torch.tensor(places).reshape(-1, 2),
             torch.tensor(steps).reshape(-1, 2),

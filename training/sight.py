@@ -125,11 +125,17 @@ def random_pictures(encoder: Encoder, rng: random.Random, count: int) -> list[Pi
     return [encoder.look(make_scene(rng), "pillow", rng) for _ in range(count)]
 
 
-def picture_loss(visual: nn.Module, heads: Heads, pictures: list[Pixels]) -> tuple[Tensor, Tensor]:
-    """`sight_loss` of what the vision tower makes of the pictures."""
+EARLY_WEIGHT = 0.3
+
+
+def picture_loss(visual: nn.Module, heads: Heads, early: Heads, pictures: list[Pixels]) -> tuple[Tensor, Tensor]:
+    """`sight_loss` of what the vision tower makes of the pictures; with `early`, of its DeepStack features too."""
     patches, grids = torch.cat([p.patches for p in pictures]), torch.tensor([p.grid for p in pictures])
     out: Any = visual(patches, grid_thw=grids, return_dict=True)
-    return sight_loss(out.pooler_output, heads, pictures)
+    loss, right = sight_loss(out.pooler_output, heads, pictures)
+    for features in out.deepstack_features:
+        loss = loss + EARLY_WEIGHT * sight_loss(features, early, pictures)[0]
+    return loss, right
 
 
 PROBES, HOLDER_WEIGHT, LOUDNESS = 600, 8.0, 6.0

@@ -1,4 +1,4 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 7500]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 11000]`.
 
 The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
@@ -11,7 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -105,6 +105,13 @@ def new_model(folder: Path) -> Qwen3VLForConditionalGeneration:
     return model
 
 
+def looked_at(model: Qwen3VLForConditionalGeneration, batch: Batch) -> Batch:
+    """The batch with what the vision tower, which learns no more, makes of its pictures."""
+    with torch.no_grad():
+        sight = model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)
+    return replace(batch, sight=sight, pixels=torch.empty(0))
+
+
 def answer_loss(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Batch) -> tuple[Tensor, Tensor]:
     """The answers' weighted mean cross entropy with three auxiliary losses, and the share of right tokens.
 
@@ -120,7 +127,7 @@ def answer_loss(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Bat
         input_ids=batch.input_ids,
         attention_mask=torch.zeros(batch.allowed.shape).masked_fill(~batch.allowed, torch.finfo(torch.float32).min),
         position_ids=batch.positions,
-        mm_encoder_outputs={"image": model.model.get_image_features(batch.pixels, batch.grids, return_dict=True)},
+        mm_encoder_outputs={"image": batch.sight},
         image_grid_thw=batch.grids,
         use_cache=False,
     ).last_hidden_state
@@ -134,7 +141,7 @@ def answer_loss(model: Qwen3VLForConditionalGeneration, heads: Heads, batch: Bat
     weights = batch.weights[:, 1:][wanted]
     losses = nn.functional.cross_entropy(logits, targets[wanted], reduction="none")
     middle, later = states
-    counts = torch.stack([counts_of(p.scene) for p in batch.pictures])
+    counts = torch.stack([counts_of(scene) for scene in batch.scenes])
     loss = (losses * weights).sum() / weights.sum()
     loss = loss + POINTING_WEIGHT * heads.pointing_loss(middle[batch.mentions[0], batch.mentions[1]], batch.places)
     loss = loss + COMPARING_WEIGHT * heads.comparing_loss(later[batch.mentions[0], batch.mentions[1]], batch.steps)
@@ -294,24 +301,22 @@ def train(out: Path, *, sight_steps: int, sight_rate: float, steps: int, rate: f
         write_static_files(folder, seed)
     torch.manual_seed(seed)
     model = new_model(folder)
-    heads = Heads(model.config.text_config.hidden_size)
+    heads, early = (Heads(model.config.text_config.hidden_size) for _ in range(2))
     encoder = Encoder(AutoTokenizer.from_pretrained(folder), AutoImageProcessor.from_pretrained(folder))
     visual = model.model.visual
     run_stage(
         Lessons("sight", seed, sight_steps, lambda rng, done: random_pictures(encoder, rng, SIGHT_PICTURES)),
         out,
-        modules=nn.ModuleDict({"visual": visual, "heads": heads}),
+        modules=nn.ModuleDict({"visual": visual, "heads": heads, "early": early}),
         rate=sight_rate,
-        loss_of=lambda pictures: picture_loss(visual, heads, pictures),
+        loss_of=lambda pictures: picture_loss(visual, heads, early, pictures),
     )
     if not (out / "answers.pt").exists():
         strengthen_places(visual, encoder, random.Random(f"places {seed}"))
-    # What the tower has learnt stays: the answers would blur it for a long time before they made it better. Only the
-    # DeepStack mergers were not needed until now.
+    # What the tower has learnt stays: the answers would blur it for a long time before they made it better.
     visual.requires_grad_(False)
-    visual.deepstack_merger_list.requires_grad_(True)
     run_stage(
-        Lessons("answers", seed, steps, lambda rng, done: encoder.batch(rng, ROWS, LENGTH, lesson(done))),
+        Lessons("answers", seed, steps, lambda rng, done: looked_at(model, encoder.batch(rng, ROWS, LENGTH, lesson(done)))),
         out,
         modules=nn.ModuleDict({"model": model, "heads": heads}),
         rate=rate,
@@ -324,7 +329,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
     parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
-    parser.add_argument("--steps", type=int, default=7500, help="steps of the second stage in all")
+    parser.add_argument("--steps", type=int, default=11000, help="steps of the second stage in all")
     parser.add_argument("--sight-rate", type=float, default=1e-2, help="highest learning rate of the first stage")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the second stage")
     parser.add_argument("--seed", type=int, default=0)
