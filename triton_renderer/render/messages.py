@@ -11,7 +11,13 @@ from triton_renderer.protocol.openai import ChatMessage
 MAX_UUID_LENGTH = 256
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
 _IMAGE_PARTS = ("image_url", "input_image")
-_OTHER_MEDIA = ("audio_url", "input_audio", "audio_embeds", "video_url", "video", "video_embeds", "image_embeds", "file")
+_OTHER_MEDIA = {
+    **dict.fromkeys(("audio_url", "input_audio", "audio_embeds"), "this server takes no sound"),
+    **dict.fromkeys(("video_url", "video", "video_embeds"), "send some of its frames as pictures"),
+    "image_embeds": "send the picture itself",
+    "file": "send its pictures and its text",
+}
+"""Parts that are refused, with a word on what to do instead."""
 
 TemplateMessage = dict[str, Any]
 
@@ -107,8 +113,8 @@ def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
     kind = part.get("type")
     if kind in _IMAGE_PARTS:
         return None
-    if kind in _OTHER_MEDIA:
-        raise InvalidRequest(f"{param}: {kind} is not supported by this model", param)
+    if isinstance(kind, str) and kind in _OTHER_MEDIA:
+        raise InvalidRequest(f"{param}: {kind} is not supported: {_OTHER_MEDIA[kind]}", param)
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise InvalidRequest(
             f"{param}.type: {kind!r} is not one of {', '.join([*_TEXT_PARTS, *_IMAGE_PARTS])}", f"{param}.type"

@@ -118,8 +118,21 @@ def test_a_part_of_another_form_is_refused_by_its_place(renderer: Renderer, part
     assert refusal(renderer, user(part)).param == param
 
 
-def test_media_that_the_model_lacks_are_refused_in_words(renderer: Renderer) -> None:
-    assert "audio_url is not supported by this model" in refusal(renderer, user({"type": "audio_url"})).message
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}}, "takes no sound"),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "takes no sound"),
+        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "send some of its frames as pictures"),
+        ({"type": "image_embeds", "image_embeds": "AAAA"}, "send the picture itself"),
+        ({"type": "file", "file": {"file_id": "1"}}, "send its pictures and its text"),
+    ],
+)
+def test_other_media_are_refused_with_a_word_on_what_to_do(renderer: Renderer, part: dict[str, Any], words: str) -> None:
+    error = refusal(renderer, user(text_part("first"), part))
+    assert error.param == "messages.0.content.1"
+    assert f"{part['type']} is not supported: " in error.message
+    assert words in error.message
 
 
 def test_content_that_is_an_object_is_refused(renderer: Renderer) -> None:

@@ -132,6 +132,12 @@ def test_of_several_frames_the_first_counts() -> None:
         assert pixels(data)[0, 0].tolist() == [255, 0, 0]
 
 
+def test_a_phones_jpeg_with_further_pictures_in_it_is_its_first() -> None:
+    first, depth = noise(48, 32, 1), noise(24, 16, 2)
+    data = encoded(first, "MPO", save_all=True, append_images=[depth], quality=95)
+    assert np.array_equal(pixels(data), pixels(encoded(first, "JPEG", quality=95)))
+
+
 # Hostile
 
 
