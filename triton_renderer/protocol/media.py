@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import pybase64
+
 ATTACHED = "attached:"
 """`attached:3` stands for the fourth slice of the `media` tensor."""
 
@@ -51,7 +53,7 @@ def _decode_base64(payload: str) -> bytes | None:
         encoded = payload.encode("ascii")
         if b"%" in encoded:
             encoded = unquote_to_bytes(encoded)
-        return binascii.a2b_base64(b"".join(encoded.split()), strict_mode=True)
+        return pybase64.b64decode(b"".join(encoded.split()), validate=True)
     except (binascii.Error, UnicodeEncodeError):
         return None
 

@@ -1,8 +1,9 @@
 """The render routes' answer: a GenerateRequest as JSON, put together from the outputs of the render stage."""
 
-import base64
 from collections.abc import Sequence
 from typing import Any
+
+import pybase64
 
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import RequestContext
@@ -85,4 +86,4 @@ def _features(items: Sequence[bytes | memoryview], context: RequestContext) -> d
 
 
 def _base64(item: bytes | memoryview) -> str | None:
-    return base64.b64encode(item).decode("ascii") if len(item) else None
+    return pybase64.b64encode_as_string(item) if len(item) else None

@@ -46,7 +46,7 @@ _WORDS = (
     "1234567",
     "3.14",
 )
-_SAMPLES = 400
+_SAMPLES = 200
 
 
 def samples(special: list[str]) -> list[str]:

@@ -4,6 +4,7 @@ import binascii
 import time
 
 import numpy as np
+import pybase64
 from fastapi import APIRouter, Depends, Request, Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
@@ -112,7 +113,7 @@ def _decoded(name: str, lists: dict[str, ItemList] | None, modality: str, index:
         return b""
     where = f"features.{name}.{modality}.{index}"
     try:
-        data = binascii.a2b_base64(text.encode("ascii"), strict_mode=True)
+        data = pybase64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
         raise BadBody(f"{where}: not valid base64: {error}", where) from error
     if not data:
