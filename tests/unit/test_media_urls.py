@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from triton_renderer.protocol.media import ATTACHED, decode_data_url, detach_media
+from triton_renderer.protocol.media import ATTACHED, decode_data_url, detach_media, detach_sources
 
 
 def url(data: bytes, header: str = "data:image/png;base64") -> str:
@@ -143,3 +143,50 @@ def test_putting_the_bytes_back_gives_the_request(media: list[bytes]) -> None:
         index = int(part["image_url"]["url"].removeprefix(ATTACHED))
         part["image_url"]["url"] = url(attached[index])
     assert document == original
+
+
+# Of the other APIs
+
+
+def test_pictures_of_a_responses_request_are_in_messages_and_in_outputs_of_calls() -> None:
+    def picture(data: bytes) -> dict[str, Any]:
+        return {"type": "input_image", "image_url": url(data), "detail": "auto"}
+
+    output = {"type": "function_call_output", "call_id": "a", "output": [picture(b"two")]}
+    request = {"input": [{"role": "user", "content": [picture(b"one")]}, output]}
+    assert detach_media(request) == [b"one", b"two"]
+    message, result = request["input"]
+    assert message["content"] == [{"type": "input_image", "image_url": {"url": f"{ATTACHED}0"}, "detail": "auto"}]
+    assert result["output"][0]["image_url"] == {"url": f"{ATTACHED}1"}
+    assert detach_media({"input": "a text"}) == []
+
+
+def source(data: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def test_pictures_of_a_messages_request_are_in_turns_and_in_results_of_tools() -> None:
+    one, two = (base64.b64encode(data).decode() for data in (b"one", b"two"))
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "x"}, source(two)]}
+    request = body(source(one), result)
+    assert detach_sources(request) == [b"one", b"two"]
+    first, second = request["messages"][0]["content"]
+    assert first == {"type": "image", "source": {"type": "url", "url": f"{ATTACHED}0"}}
+    assert second["content"][1] == {"type": "image", "source": {"type": "url", "url": f"{ATTACHED}1"}}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [source("not base64!"), {"type": "image"}, {"type": "image", "source": {"type": "url", "url": "data:,x"}}, "text", None, 5],
+    ids=str,
+)
+def test_what_holds_no_base64_stays_as_it_is(part: Any) -> None:
+    request = body(part)
+    before = copy.deepcopy(request)
+    assert detach_sources(request) == []
+    assert request == before
+
+
+@pytest.mark.parametrize("document", [{}, {"messages": 5}, {"messages": [5]}, {"messages": [{"content": "x"}]}], ids=str)
+def test_no_messages_request_is_an_accident(document: dict[str, Any]) -> None:
+    assert detach_sources(document) == []

@@ -269,3 +269,6 @@ def test_without_resolved_sampling_the_answer_says_what_was_asked_for() -> None:
     assert isinstance(form, ResponsesForm)
     assert (form.head["temperature"], form.head["top_p"], form.head["max_output_tokens"]) == (0.5, 1.0, 9)
     assert form.custom_tools == ["run"]
+    form = asked(presence_penalty=9.0, max_output_tokens=-1).form(None)  # what nobody would have generated with
+    assert isinstance(form, ResponsesForm)
+    assert (form.head["presence_penalty"], form.head["max_output_tokens"]) == (9.0, -1)

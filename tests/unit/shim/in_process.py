@@ -11,6 +11,7 @@ from client.shim.health import PROBE_TENSORS
 from client.shim.triton import SPECS, Tensors, document_tensor
 from tests.unit.derender.answers import derenderer, tokens
 from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.generate import GenerateLogprobs, GenerateTokenLogprob
 from triton_renderer.protocol.stages import ChunkChoice, GeneratedChunk, RenderJob, RequestContext
 from triton_renderer.render import Rendered, Renderer
 from triton_renderer.tensors import (
@@ -128,6 +129,7 @@ class InProcessStages:
                 num_tokens=len(part),
                 finish_reason=self.says.finish_reason if final else None,
                 stop_reason=self.says.stop_reason if final else None,
+                logprobs=_logprobs(part) if context.sampling_params.logprobs is not None else None,
             )
             chunk = GeneratedChunk(
                 id=context.id,
@@ -140,6 +142,10 @@ class InProcessStages:
             )
             chunks.append((part, chunk))
         return chunks
+
+
+def _logprobs(token_ids: list[int]) -> GenerateLogprobs:
+    return GenerateLogprobs(content=[GenerateTokenLogprob(token_id=token_id, logprob=-0.5) for token_id in token_ids])
 
 
 def _documents(documents: list[bytes]) -> Tensors:

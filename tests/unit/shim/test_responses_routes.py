@@ -102,6 +102,21 @@ async def test_a_bad_picture_is_told_by_its_place(api: Clients) -> None:
     assert caught.value.param == "input.0.content.1"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_logprobs_of_the_text(api: Clients, stream: bool) -> None:
+    api.stages.says = SAYS
+    asked: dict[str, Any] = {"model": MODEL, "input": "x", "include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    if stream:
+        async with api.openai.responses.stream(**asked) as events:
+            response: Any = await events.get_final_response()
+    else:
+        response = await api.openai.responses.create(**asked)
+    (message,) = (item for item in response.output if item.type == "message")
+    (part,) = message.content
+    assert "a red circle" in "".join(entry.token for entry in part.logprobs)
+    assert len(part.logprobs) < len(SAYS.token_ids)
+
+
 @pytest.mark.parametrize(("finish", "status"), [("stop", "completed"), ("length", "incomplete")])
 async def test_an_answer_that_was_cut_says_so(api: Clients, finish: str, status: str) -> None:
     api.stages.says = Says("a red", finish_reason=finish)
