@@ -18,6 +18,8 @@ Texts = Annotated[list[Text], Strict(), Field(max_length=MAX_TEXT)]
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=0, lt=2**53)]
 """A number that JSON keeps exactly in every language."""
+Seed = Annotated[str, Strict(), Field(max_length=64)]
+"""A random text that ids are made from."""
 PartOfCharacter = Annotated[list[Annotated[int, Strict(), Field(ge=0, le=255)]], Strict(), Field(max_length=3)]
 """The bytes of a character that is not complete."""
 

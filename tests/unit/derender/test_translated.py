@@ -1,6 +1,7 @@
 """Answers in the forms of the Responses and the Messages API: whole, streamed, and with a state that the caller carries."""
 
 import json
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -227,6 +228,22 @@ def test_each_texts_logprobs_are_its_own() -> None:
     for text in texts:
         assert text["text"] in "".join(entry["token"] for entry in text["logprobs"])
     assert sum(len(text["logprobs"]) for text in texts) < len(TOKENS) / 2
+
+
+@KINDS
+def test_a_call_that_is_sent_again_is_answered_the_same(kind: str) -> None:
+    _, states = calls(kind, [3])
+    choice = {"index": 0, "token_ids": TOKENS[3:], "finish_reason": "stop"}
+    body = {"stream": True, "generate_chunk": {"request_id": "r", "choices": [choice]}, "stream_state": states[0]} | ASKED[kind]
+    assert derender(kind, body) == derender(kind, body)
+
+
+@KINDS
+def test_no_two_answers_have_ids_in_common(kind: str) -> None:
+    first, second = (json.dumps(one_shot(kind)) for _ in range(2))
+    ids = [set(re.findall(r"[0-9a-f]{16,}", text)) for text in (first, second)]
+    assert len(ids[0]) >= 3
+    assert not ids[0] & ids[1]
 
 
 @KINDS

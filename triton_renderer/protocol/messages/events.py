@@ -10,9 +10,11 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from blake3 import blake3
+
 from triton_renderer.protocol.base import Wire, parse
 from triton_renderer.protocol.forms import JsonObject
-from triton_renderer.text.states import Count, Flag
+from triton_renderer.text.states import Count, Flag, Seed
 
 _UNREADABLE = "arguments"
 """Arguments that are no JSON object stand under this name in a block's `input`, which must be one."""
@@ -45,6 +47,8 @@ class _Json(Wire):
 class _State(Wire):
     """All that is kept between two chunks: nothing that grows with the output."""
 
+    seed: Seed = ""
+    """What signatures are made from, so that a chunk that is sent twice with one state gives the same ones."""
     begun: Flag = False
     block: Literal["thinking", "text", "tool_use"] | None = None
     """The block that is open."""
@@ -61,7 +65,7 @@ class MessageEvents:
     """The Translator of a MessagesForm."""
 
     def __init__(self) -> None:
-        self._state = _State()
+        self._state = _State(seed=secrets.token_hex(8))
         self._events: list[JsonObject] = []
 
     def push(self, chunk: JsonObject) -> list[JsonObject]:
@@ -148,7 +152,8 @@ class MessageEvents:
             return
         if self._state.block == "thinking":
             # Clients hand it back with the block; here it means nothing.
-            self._grow({"type": "signature_delta", "signature": secrets.token_hex(16)})
+            signature = blake3(f"{self._state.seed} {self._state.index}".encode()).hexdigest(16)
+            self._grow({"type": "signature_delta", "signature": signature})
         self._events.append({"type": "content_block_stop", "index": self._state.index})
         self._state.block = None
         self._state.index += 1

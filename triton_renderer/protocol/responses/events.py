@@ -20,10 +20,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from blake3 import blake3
+
 from triton_renderer.protocol.base import Wire, parse
 from triton_renderer.protocol.forms import JsonObject, ResponsesForm
 from triton_renderer.protocol.responses.to_chat import CUSTOM_INPUT
-from triton_renderer.text.states import Count, Text
+from triton_renderer.text.states import Count, Seed, Text
 
 _Ended = Literal["completed", "incomplete", "cancelled"]
 _STATUS: dict[str, _Ended] = {"length": "incomplete", "abort": "cancelled"}
@@ -46,6 +48,8 @@ class _Item(Wire):
 class _State(Wire):
     """All that is kept between two chunks."""
 
+    seed: Seed = ""
+    """What the items' ids are made from, so that a chunk that is sent twice with one state gives the same ones."""
     id: str = ""
     created: Count = 0
     model: str = ""
@@ -65,7 +69,7 @@ class ResponseEvents:
 
     def __init__(self, form: ResponsesForm) -> None:
         self._form = form
-        self._state = _State()
+        self._state = _State(seed=secrets.token_hex(8))
         self._events: list[JsonObject] = []
 
     def push(self, chunk: JsonObject) -> list[JsonObject]:
@@ -146,7 +150,8 @@ class ResponseEvents:
     def _open(self, kind: Literal["reasoning", "message", "function", "custom"], **fields: Any) -> _Item:
         if self._state.open is not None:
             self._close("completed")
-        item = _Item(kind=kind, id=f"{_ID_PREFIX[kind]}_{secrets.token_hex(16)}", **fields)
+        digest = blake3(f"{self._state.seed} {self._index}".encode()).hexdigest(16)
+        item = _Item(kind=kind, id=f"{_ID_PREFIX[kind]}_{digest}", **fields)
         self._state.open = item
         self._emit("response.output_item.added", output_index=self._index, item=_document(item, "in_progress"))
         if kind in ("reasoning", "message"):
