@@ -24,7 +24,7 @@ DEEPSTACK = len(CONFIG.vision_config.deepstack_visual_indexes)
 @pytest.fixture(scope="module")
 def stage() -> Iterator[PrefillDecode]:
     torch.set_num_threads(1)
-    stage = PrefillDecode.load(load_settings())
+    stage = PrefillDecode.load(load_settings(max_model_len=512))  # a prompt that fills the context is soon prefilled
     yield stage
     stage.close()
 
