@@ -66,6 +66,9 @@ class Settings(BaseSettings):
     trust_request_chat_template: bool = Field(
         False, description="let a request bring its own chat template, which is a program that render runs"
     )
+    trust_request_mm_kwargs: bool = Field(
+        False, description="let a request change how its media are read and processed, which can cost memory and time"
+    )
     vllm_enable_scale_out_endpoints: bool | None = Field(
         None,
         validation_alias=AliasChoices("vllm_enable_scale_out_endpoints", "enable_scale_out"),

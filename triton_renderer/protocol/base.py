@@ -73,11 +73,35 @@ def check_model_name(name: str | None, served: str) -> None:
         raise NotFound(f"The model `{name}` does not exist.", "model")
 
 
+_CHECKED_LATER = {
+    "n": ("greater_than_equal",),
+    "stop": ("string_too_short",),
+    "logprobs": ("greater_than_equal",),
+    "top_logprobs": ("greater_than_equal",),
+    "cache_salt": ("string_too_short",),
+    "tool_choice": ("literal_error", "missing", "model_type"),
+    "messages": ("too_short",),
+    "prompt": ("too_short", "no_prompt"),
+}
+"""Fields and complaints that the reference has not when it reads the body but when it handles the request."""
+
+
 def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:
-    """The first complaint of pydantic as the client should read it; `param` is the dotted path."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"] if not _is_union_branch(part))
-    message = first["msg"].removeprefix("Value error, ")
+    """A complaint of pydantic as the client should read it; `param` is the dotted path.
+
+    It is one of the first field: of the branches of a union that of the one which fits best.
+    """
+    complaints = error.errors(include_url=False, include_context=False, include_input=False)
+    places = [[str(part) for part in complaint["loc"] if not _is_union_branch(part)] for complaint in complaints]
+    field = places[0][:1]
+    place, complaint = max(
+        (pair for pair in zip(places, complaints, strict=True) if pair[0][:1] == field),
+        key=lambda pair: (len(pair[0]), not pair[1]["type"].endswith("_type")),
+    )
+    if kind is BadBody and complaint["type"] in _CHECKED_LATER.get(".".join(field), ()):
+        kind = InvalidRequest
+    where = ".".join(place)
+    message = complaint["msg"].removeprefix("Value error, ")
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return kind(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
 

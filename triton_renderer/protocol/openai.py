@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
 
 from triton_renderer.protocol.base import Int64, NullableBool, StreamOptions, TokenId, Wire
 from triton_renderer.protocol.json_schema import parameter_types
@@ -50,6 +51,7 @@ class _SamplingFields(Wire):
     truncation_side: Literal["left", "right"] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     ec_transfer_params: dict[str, Any] | None = None
+    use_beam_search: NullableBool = False
 
     @property
     def wants_mm_payload(self) -> bool:
@@ -147,11 +149,19 @@ class CompletionRequest(_SamplingFields):
         | Annotated[list[str], Field(min_length=1)]
         | Annotated[list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1)]
     )
+    n: int = Field(1, ge=1, le=128)
     max_tokens: int | None = 16
     logprobs: int | None = Field(None, ge=0, le=20)
     echo: NullableBool = False
     suffix: str | None = None
     add_special_tokens: bool = True
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _given(cls, value: Any) -> Any:
+        if value is None:
+            raise PydanticCustomError("no_prompt", "a prompt is expected")
+        return value
 
     @property
     def prompts(self) -> list[str | list[int]]:

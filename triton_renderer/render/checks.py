@@ -7,14 +7,22 @@ MAX_CACHE_SALT_LENGTH = 128
 _NOT_IN_CACHE_SALT = "@/\\\0"
 
 
-def check_request(request: ChatCompletionRequest | CompletionRequest) -> None:
-    """What holds for both routes. Raises InvalidRequest."""
+def check_request(request: ChatCompletionRequest | CompletionRequest, *, trusts_mm_kwargs: bool) -> None:
+    """What holds for both routes. `trusts_mm_kwargs`: a request may change how media are read and processed.
+
+    Raises InvalidRequest.
+    """
+    for name in ("mm_processor_kwargs", "media_io_kwargs"):
+        if getattr(request, name, None) and not trusts_mm_kwargs:
+            raise InvalidRequest(
+                f"{name}: a request cannot change how media are read or processed; TRUST_REQUEST_MM_KWARGS=1 changes that", name
+            )
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest("stream_options: only with stream: true", "stream_options")
     if request.prompt_logprobs and request.stream:
         raise InvalidRequest("prompt_logprobs: not with stream: true", "prompt_logprobs")
-    if request.mm_processor_kwargs:
-        raise InvalidRequest("mm_processor_kwargs: a request cannot change how media are processed", "mm_processor_kwargs")
+    if request.use_beam_search:
+        raise InvalidRequest("use_beam_search: beam search is not supported", "use_beam_search")
     salt = request.cache_salt or ""
     if len(salt) > MAX_CACHE_SALT_LENGTH or any(character in salt for character in _NOT_IN_CACHE_SALT):
         raise InvalidRequest(f"cache_salt: at most {MAX_CACHE_SALT_LENGTH} characters, none of @ / \\ or NUL", "cache_salt")
@@ -22,11 +30,6 @@ def check_request(request: ChatCompletionRequest | CompletionRequest) -> None:
 
 def check_chat(request: ChatCompletionRequest, tool_parser: str | None) -> None:
     """What holds for the chat route. Raises InvalidRequest."""
-    if (request.chat_template_kwargs or {}).get("chat_template") is not None:
-        where = "chat_template_kwargs.chat_template"
-        raise InvalidRequest(f"{where}: a chat template of the request's own is not trusted", where)
-    if request.media_io_kwargs:
-        raise InvalidRequest("media_io_kwargs: a request cannot change how media are read", "media_io_kwargs")
     if request.continue_final_message and request.add_generation_prompt:
         raise InvalidRequest(
             "continue_final_message: only with add_generation_prompt: false, since no new message begins",

@@ -111,6 +111,7 @@ def tools_for_template(tools: list[Tool] | None) -> list[dict[str, Any]] | None:
 def template_variables(request: ChatCompletionRequest) -> dict[str, Any]:
     """Further variables of the template: the client's own, and what `reasoning_effort` means for thinking."""
     variables = dict(request.chat_template_kwargs or {})
+    variables.pop("chat_template", None)  # it is the template
     if request.reasoning_effort is not None:
         variables["reasoning_effort"] = request.reasoning_effort
         variables.setdefault("enable_thinking", request.reasoning_effort != "none")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import BadBody, InvalidRequest
 from triton_renderer.protocol.openai import ChatMessage
 
 MAX_UUID_LENGTH = 256
@@ -86,6 +86,8 @@ def _read_message(message: ChatMessage, param: str, content_format: ContentForma
 
 def _read_content(message: ChatMessage, param: str, content_format: ContentFormat, images: list[ImagePart]) -> Any:
     content = message.content if message.content is not None else []
+    if message.content is None and "content" in message.model_fields_set and message.role != "assistant":
+        raise BadBody(f"{param}.content: a text or a list of parts is expected, not null", f"{param}.content")
     if isinstance(content, dict):
         raise InvalidRequest(f"{param}.content: a text or a list of parts is expected", f"{param}.content")
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
@@ -95,9 +97,9 @@ def _read_content(message: ChatMessage, param: str, content_format: ContentForma
         text = _text_of_part(part, where)
         if text is not None:
             read.append({"type": "text", "text": text})
-        elif isinstance(part, dict) and part["type"] in _IMAGE_PARTS:
+        elif isinstance(part, dict) and _kind(part) in _IMAGE_PARTS:
             if content_format.image is None:
-                raise InvalidRequest(f"{where}: {part['type']} is not supported by this model, which takes text only", where)
+                raise InvalidRequest(f"{where}: {_kind(part)} is not supported by this model, which takes text only", where)
             images.append(_read_image(part, where))
             read.append(content_format.image)
     if content_format.takes_lists and not (message.role == "tool" and all(part["type"] == "text" for part in read)):
@@ -106,11 +108,16 @@ def _read_content(message: ChatMessage, param: str, content_format: ContentForma
     return text_of(read)
 
 
+def _kind(part: dict[str, Any]) -> Any:
+    """The type of a part; one that has none but a picture is a picture."""
+    return part.get("type", "image_url" if "image_url" in part else None)
+
+
 def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
     """The text of a part; None for a picture, and for a text part whose text is null, which is left out."""
     if isinstance(part, str):
         return part
-    kind = part.get("type")
+    kind = _kind(part)
     if kind in _IMAGE_PARTS:
         return None
     if isinstance(kind, str) and kind in _OTHER_MEDIA:
@@ -143,13 +150,13 @@ def _read_image(part: dict[str, Any], param: str) -> ImagePart:
 def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
     """Calls of earlier turns, with their arguments as objects, which is what templates take."""
     if not isinstance(calls, list):
-        raise InvalidRequest(f"{param}: a list is expected", param)
+        raise BadBody(f"{param}: a list is expected", param)
     read = []
     for index, call in enumerate(calls):
         function = call.get("function") if isinstance(call, dict) and call.get("type", "function") == "function" else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             where = f"{param}.{index}"
-            raise InvalidRequest(f"{where}: a call of type function with a name is expected", where)
+            raise BadBody(f"{where}: a call of type function with a name is expected", where)
         read.append({**call, "function": {**function, "arguments": _arguments(function.get("arguments"))}})
     return read
 

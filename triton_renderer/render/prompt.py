@@ -13,15 +13,20 @@ from triton_renderer.render.tokenizer import TokenIds
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids [tokens] with their placeholders in ascending order; `offsets` are those of a prompt without pictures."""
+    """Token ids [tokens] with their placeholders in ascending order; `offsets` are those of a prompt without pictures.
+
+    `frame`: how many of the first and of the last tokens the tokenizer put around the text.
+    """
 
     token_ids: TokenIds
     placeholders: list[PlaceholderRange]
     offsets: list[tuple[int, int]] | None = None
+    frame: tuple[int, int] = (0, 0)
 
 
-def with_pictures(token_ids: TokenIds, slots: TokenIds, images: Sequence[RenderedImage]) -> Prompt:
+def with_pictures(prompt: Prompt, slots: TokenIds, images: Sequence[RenderedImage]) -> Prompt:
     """Puts each picture's placeholder in the place of its slot. `slots` are positions, as many as there are pictures."""
+    token_ids, frame = prompt.token_ids, prompt.frame
     pieces: list[TokenIds] = []
     placeholders: list[PlaceholderRange] = []
     length = begin = 0
@@ -30,7 +35,7 @@ def with_pictures(token_ids: TokenIds, slots: TokenIds, images: Sequence[Rendere
         offset = length + slot - begin
         placeholders.append(PlaceholderRange(offset=offset, length=len(image.token_ids), is_embed=image.is_embed))
         length, begin = offset + len(image.token_ids), slot + 1
-    return Prompt(np.concatenate([*pieces, token_ids[begin:]]), placeholders)
+    return Prompt(np.concatenate([*pieces, token_ids[begin:]]), placeholders, frame=frame)
 
 
 def with_written_pictures(prompt: Prompt, embed_token_id: int, images: Sequence[RenderedImage]) -> Prompt:
@@ -63,6 +68,8 @@ def run_lengths(is_embed: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> list[in
 def truncated(prompt: Prompt, limit: int | None, side: str | None, max_model_len: int) -> Prompt:
     """The prompt cut to `limit` tokens: the last ones, or with side "right" the first; -1 stands for all that leave room.
 
+    Where no side is asked for, what frames the text stays, so that a prompt still begins with its special token.
+
     Raises InvalidRequest where a picture would be cut, or nothing would be left.
     """
     if limit is None:
@@ -76,12 +83,19 @@ def truncated(prompt: Prompt, limit: int | None, side: str | None, max_model_len
     dropped = len(prompt.token_ids) - keep
     if dropped <= 0:
         return prompt
-    begin = 0 if side == "right" else dropped
+    before, behind = prompt.frame if side is None else (0, 0)
+    if keep < before + behind:
+        raise InvalidRequest(f"{name}: {keep} tokens do not hold the {before + behind} that frame a prompt", name)
+    first = before if side != "right" else len(prompt.token_ids) - behind - dropped  # of those that go
     for index, span in enumerate(prompt.placeholders):
-        if span.offset < begin or span.offset + span.length > begin + keep:
+        if span.offset < first + dropped and span.offset + span.length > first:
             raise InvalidRequest(f"{name}: {keep} tokens do not hold the prompt's picture {index}", name)
     return Prompt(
-        prompt.token_ids[begin : begin + keep],
-        [span.model_copy(update={"offset": span.offset - begin}) for span in prompt.placeholders],
-        None if prompt.offsets is None else prompt.offsets[begin : begin + keep],
+        np.delete(prompt.token_ids, slice(first, first + dropped)),
+        [
+            span if span.offset < first else span.model_copy(update={"offset": span.offset - dropped})
+            for span in prompt.placeholders
+        ],
+        None if prompt.offsets is None else prompt.offsets[:first] + prompt.offsets[first + dropped :],
+        prompt.frame,
     )

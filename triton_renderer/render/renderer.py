@@ -35,6 +35,7 @@ from triton_renderer.render.sampling import load_sampling_defaults, resolve_samp
 from triton_renderer.render.structured import structured_outputs
 from triton_renderer.render.template import ChatTemplate
 from triton_renderer.render.tokenizer import PromptTokenizer, TokenIds, media_token_ids
+from triton_renderer.render.tool_grammar import keeps_special_tokens
 from triton_renderer.settings import Settings
 from triton_renderer.text.reasoning import ReasoningMarks
 from triton_renderer.text.tokenizer import load_tokenizer
@@ -78,8 +79,9 @@ class Renderer:
     def __init__(self, settings: Settings, model: Model) -> None:
         self._model = model
         self._name = settings.model_name
+        self._trusts_mm_kwargs = settings.trust_request_mm_kwargs
         self._tool_parser = settings.tool_parser_name
-        self._has_parser = self._tool_parser is not None or settings.reasoning_parser_name is not None
+        self._reasoning_parser = settings.reasoning_parser_name
         self._longest_text = model.max_model_len * model.tokenizer.max_chars_per_token * SLACK
 
     @classmethod
@@ -140,14 +142,12 @@ class Renderer:
         self, job: RenderJob, request: ChatCompletionRequest, media: Sequence[memoryview], form: FormOf | None = None
     ) -> Rendered:
         check_model_name(request.model, self._name)
-        check_request(request)
+        check_request(request, trusts_mm_kwargs=self._trusts_mm_kwargs)
         check_chat(request, self._tool_parser)
-        constraint = structured_outputs(request)
+        constraint = structured_outputs(request, self._tool_parser if job.for_generate else None)
         if not job.for_generate:
             check_coupled(request)
-        template = (
-            self._model.template if request.chat_template is None else self._model.request_templates.get(request.chat_template)
-        )
+        template = self._template(request)
         if template is None:
             raise InvalidRequest("messages: the model has no chat template; use the completion route", "messages")
         conversation = read_conversation(request.messages, template.content_format)
@@ -162,7 +162,8 @@ class Renderer:
         prompt = self._tokenize(text, request, request.add_special_tokens, "messages")
         prompt, images = self._with_pictures(prompt, text, request, conversation.images, media)
         prompt = self._fitted(prompt, request, "messages")
-        sampling = self._sampling(request, constraint, prompt, keep_special_tokens=self._has_parser)
+        keep = keeps_special_tokens(request, self._tool_parser, self._reasoning_parser)
+        sampling = self._sampling(job, request, constraint, prompt, keep_special_tokens=keep)
         reasoning = self._model.reasoning.state(prompt.token_ids) if self._model.reasoning is not None else None
         derender = derender_context(
             job,
@@ -194,9 +195,21 @@ class Renderer:
         items = [item for image in images for item in ((image.kwargs, image.metadata) if wanted else (b"", b""))]
         return Rendered(prompt.token_ids, items, context)
 
+    def _template(self, request: ChatCompletionRequest) -> ChatTemplate | None:
+        """The request's own template, where it has one and is trusted with it; else the model's."""
+        among_variables = (request.chat_template_kwargs or {}).get("chat_template")
+        if request.chat_template is not None:
+            return self._model.request_templates.get(request.chat_template)
+        if among_variables is None:
+            return self._model.template
+        where = "chat_template_kwargs.chat_template"
+        if not isinstance(among_variables, str):
+            raise InvalidRequest(f"{where}: a text is expected", where)
+        return self._model.request_templates.get(among_variables, where)
+
     def _render_completion(self, job: RenderJob, request: CompletionRequest) -> Rendered:
         check_model_name(request.model, self._name)
-        check_request(request)
+        check_request(request, trusts_mm_kwargs=self._trusts_mm_kwargs)
         constraint = structured_outputs(request)
         if not job.for_generate:
             check_coupled(request)
@@ -218,7 +231,7 @@ class Renderer:
         if request.echo and request.max_tokens == 0 and job.for_generate:
             # Somebody wants a prompt's logprobs: one token has to be made, and is the caller's to drop.
             request = request.model_copy(update={"max_tokens": 1})
-        sampling = self._sampling(request, constraint, prompt, keep_special_tokens=False)
+        sampling = self._sampling(job, request, constraint, prompt, keep_special_tokens=False)
         derender = derender_context(job, request, sampling, prompt=prompt, model_name=self._name, echo=echo)
         context = request_context(job, request, sampling, prompt=prompt, features=[], derender=derender, extra={})
         return Rendered(prompt.token_ids, [], context)
@@ -227,7 +240,8 @@ class Renderer:
         if len(text) > self._longest_text:  # to be cut down or not: the time goes by before there is anything to cut
             raise self._too_long(f"{len(text)} characters", param)
         encoded = self._model.tokenizer.encode(text, add_special_tokens, with_offsets=bool(request.return_token_offsets))
-        return Prompt(encoded.token_ids, [], encoded.offsets)
+        frame = self._model.tokenizer.frame if add_special_tokens else (0, 0)
+        return Prompt(encoded.token_ids, [], encoded.offsets, frame)
 
     def _with_pictures(
         self, prompt: Prompt, text: str, request: ChatCompletionRequest, parts: Sequence[ImagePart], media: Sequence[memoryview]
@@ -244,7 +258,7 @@ class Renderer:
         if written_out is not None:
             whole = self._tokenize(written_out, request, request.add_special_tokens, "messages")
             return with_written_pictures(whole, self._model.images.embed_token_id, images), images
-        return (with_pictures(prompt.token_ids, slots, images) if images else prompt), images
+        return (with_pictures(prompt, slots, images) if images else prompt), images
 
     def _checked_ids(self, token_ids: list[int]) -> TokenIds:
         for index, token_id in enumerate(token_ids):
@@ -265,11 +279,17 @@ class Renderer:
     def _too_long(self, length: str, param: str) -> InvalidRequest:
         return InvalidRequest(
             f"{param}: the prompt has {length}, the model's context length is {self.max_model_len} tokens, output included",
-            param,
+            "input_tokens",
         )
 
     def _sampling(
-        self, request: Request, constraint: dict[str, Any] | None, prompt: Prompt, *, keep_special_tokens: bool
+        self,
+        job: RenderJob,
+        request: Request,
+        constraint: dict[str, Any] | None,
+        prompt: Prompt,
+        *,
+        keep_special_tokens: bool,
     ) -> SamplingParams:
         return resolve_sampling(
             request,
@@ -279,6 +299,7 @@ class Renderer:
             max_model_len=self.max_model_len,
             vocab_size=self.vocab_size,
             keep_special_tokens=keep_special_tokens,
+            for_generate=job.for_generate,
         )
 
     def _reasoning_fields(self, job: RenderJob, request: ChatCompletionRequest, closed: bool) -> dict[str, Any]:

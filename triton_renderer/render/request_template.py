@@ -21,15 +21,15 @@ class RequestTemplates:
         self._trusted = trusted
         self._made = lru_cache(MAX_TEMPLATES)(self._make)
 
-    def get(self, source: str) -> ChatTemplate:
-        """The template with this source, a client's.
+    def get(self, source: str, where: str = "chat_template") -> ChatTemplate:
+        """The template with this source, a client's, which stood in the request's field `where`.
 
         Raises InvalidRequest where templates of requests are not trusted, or this one cannot render a user message.
         """
         if not self._trusted:
             raise InvalidRequest(
-                "chat_template: a chat template of the request's own is not trusted; TRUST_REQUEST_CHAT_TEMPLATE=1 changes that",
-                "chat_template",
+                f"{where}: a chat template of the request's own is not trusted; TRUST_REQUEST_CHAT_TEMPLATE=1 changes that",
+                where,
             )
         return self._made(source)
 

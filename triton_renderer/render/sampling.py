@@ -54,10 +54,12 @@ def resolve_sampling(
     max_model_len: int,
     vocab_size: int,
     keep_special_tokens: bool,
+    for_generate: bool,
 ) -> SamplingParams:
     """The parameters, all of them written out; `max_tokens` is at most what fits behind the prompt.
 
-    `keep_special_tokens`: a parser reads the output, and its marks may be special tokens.
+    `keep_special_tokens`: a parser reads the output, and its marks may be special tokens. `for_generate`: they leave for the
+    generate route, whose server is asked for the logprobs of a prompt that is to be echoed.
     Raises InvalidRequest for values out of range, and for token ids that the model does not have.
     """
     values: dict[str, Any] = {name: _given(request, name, defaults) for name in _WITH_DEFAULTS}
@@ -73,8 +75,10 @@ def resolve_sampling(
     }
     if keep_special_tokens:
         values["skip_special_tokens"] = False
-    if request.echo and request.prompt_logprobs is None:
-        values["prompt_logprobs"] = values["logprobs"]
+    if for_generate and request.echo and request.prompt_logprobs is None:
+        values["prompt_logprobs"] = request.logprobs if isinstance(request, CompletionRequest) else request.top_logprobs
+    if request.seed == -1:  # a way to say that there is none
+        values["seed"] = None
     try:
         params = SamplingParams.model_validate(values)
     except ValidationError as error:

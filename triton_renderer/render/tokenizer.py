@@ -60,6 +60,8 @@ class PromptTokenizer:
         self._fast = FastEncoder.proven_equal(self._guarded)
         self._check()
         self.max_chars_per_token = max(map(len, self._plain.get_vocab()))
+        self.frame = self._frame()
+        """How many special tokens go before and behind a text, where they are wanted."""
 
     def encode(self, text: str, add_special_tokens: bool = False, with_offsets: bool = False) -> Encoded:
         """A prompt's tokens. Media tokens come only of what `hide` or the chat template put in."""
@@ -85,6 +87,14 @@ class PromptTokenizer:
     def reveal(self, text: str) -> str:
         """`text` with the media tokens under their own names: nothing secret may leave the process."""
         return _replace(text, self._revealed)
+
+    def _frame(self) -> tuple[int, int]:
+        text, framed = self.encode(_SAMPLE).token_ids.tolist(), self.encode(_SAMPLE, add_special_tokens=True).token_ids.tolist()
+        added = len(framed) - len(text)
+        before = next((before for before in range(added + 1) if framed[before : before + len(text)] == text), None)
+        if before is None:
+            raise SettingsError(f"MODEL: {type(self.hf).__name__} tokenizes a text otherwise where it adds special tokens")
+        return before, added - before
 
     def _check(self) -> None:
         for token, secret in self._secret.items():

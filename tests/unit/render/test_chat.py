@@ -80,7 +80,8 @@ def test_pictures_of_several_messages_are_in_the_order_of_the_messages(renderer:
 
 def test_a_message_without_content_counts_as_empty(renderer: Renderer) -> None:
     assert "<|im_start|>user\n<|im_end|>" in text_of(renderer, chat(renderer, {"role": "user"}))
-    assert "<|im_start|>user\n<|im_end|>" in text_of(renderer, chat(renderer, {"role": "user", "content": None}))
+    assert "assistant\n" in text_of(renderer, chat(renderer, QUESTION, {"role": "assistant", "content": None}))
+    assert refusal(renderer, {"role": "user", "content": None}).param == "messages.0.content"
 
 
 def test_an_unknown_role_goes_to_the_template(renderer: Renderer) -> None:

@@ -56,7 +56,7 @@ def test_a_prompt_may_fill_the_context_but_for_one_token(renderer: Renderer) -> 
     assert renderer.render(completion_job([1] * 599)).context.sampling_params.max_tokens == 1
     error = refusal(renderer, [1] * 600)
     assert "600 tokens" in error.message
-    assert error.param == "prompt"
+    assert error.param == "input_tokens"
 
 
 @pytest.mark.parametrize("truncate", [None, -1, 2])
@@ -69,7 +69,7 @@ def test_an_absurdly_long_text_is_refused_before_it_is_tokenized_even_where_it_i
     monkeypatch.setattr(renderer._model.tokenizer, "encode", lambda *_: pytest.fail("it was tokenized"))
     error = refusal(renderer, text, truncate_prompt_tokens=truncate)
     assert f"{len(text)} characters" in error.message
-    assert error.param == "prompt"
+    assert error.param == "input_tokens"
 
 
 def test_echo_is_the_prompts_text(renderer: Renderer) -> None:

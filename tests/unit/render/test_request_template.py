@@ -81,7 +81,9 @@ def test_a_template_that_renders_no_message_is_refused_with_the_reason(trusting:
     assert caught.value.message.startswith("chat_template: the template ")
 
 
-def test_a_template_among_the_variables_is_refused_whatever_is_trusted(trusting: Renderer) -> None:
+def test_a_template_among_the_variables_is_one_too(trusting: Renderer) -> None:
+    among = chat(trusting, user("hi"), chat_template_kwargs={"chat_template": STRINGS})
+    assert among.token_ids.tolist() == chat(trusting, user("hi"), chat_template=STRINGS).token_ids.tolist()
     with pytest.raises(InvalidRequest) as caught:
-        chat(trusting, user("hi"), chat_template_kwargs={"chat_template": STRINGS})
+        chat(trusting, user("hi"), chat_template_kwargs={"chat_template": 5})
     assert caught.value.param == "chat_template_kwargs.chat_template"

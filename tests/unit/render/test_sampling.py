@@ -158,8 +158,9 @@ def test_chat_logprobs(renderer: Renderer, fields: dict[str, Any], expected: int
     assert params(renderer, **fields).logprobs == expected
 
 
-def test_echo_with_logprobs_asks_for_the_prompts_too(renderer: Renderer) -> None:
-    assert params(renderer, echo=True).prompt_logprobs is None
+def test_echo_asks_whoever_generates_for_the_prompts_logprobs_too(renderer: Renderer) -> None:
+    assert params(renderer, echo=True).prompt_logprobs == 0
+    assert chat(renderer, QUESTION, echo=True).context.sampling_params.prompt_logprobs is None
     assert params(renderer, echo=True, logprobs=True, top_logprobs=2).prompt_logprobs == 2
     completion = renderer.render(completion_job("x", echo=True, logprobs=3, for_generate=True)).context.sampling_params
     assert (completion.logprobs, completion.prompt_logprobs) == (3, 3)

@@ -7,7 +7,10 @@ import pytest
 
 from tests.unit.render.helpers import chat, completion_job, image_part, user
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.openai import ChatCompletionRequest
 from triton_renderer.render import Renderer
+from triton_renderer.render.tool_grammar import keeps_special_tokens, tool_grammar
 
 QUESTION = user("How many circles?")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -58,8 +61,8 @@ def test_a_structural_tag_is_passed_on_as_text(renderer: Renderer) -> None:
     [
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
-        ({"response_format": {"type": "wobble"}}, "response_format"),
-        ({"response_format": {}}, "response_format"),
+        ({"response_format": {"type": "wobble"}}, "response_format.type"),
+        ({"response_format": {}}, "response_format.type"),
         ({"structured_outputs": {}}, "structured_outputs"),
         ({"structured_outputs": {"wobble": 1}}, "structured_outputs"),
         ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
@@ -150,6 +153,52 @@ def test_a_forced_call_takes_the_place_of_another_constraint(renderer: Renderer)
     assert "tags" in tags(renderer, **fields)
 
 
-def test_tools_by_choice_constrain_nothing(renderer: Renderer) -> None:
-    assert constraint(renderer, tools=[tool("a", strict=True)]) is None
+def test_tools_by_choice_constrain_nothing_unless_one_is_strict(renderer: Renderer) -> None:
+    assert constraint(renderer, tools=[tool("a")]) is None
     assert constraint(renderer, tools=[tool("a")], tool_choice="none") is None
+    strict = tags(renderer, tools=[tool("a"), tool("b", strict=True)])
+    assert (strict["type"], strict["triggers"], strict["at_least_one"]) == ("triggered_tags", ["<tool_call>"], False)
+    assert [tag["content"]["json_schema"] for tag in strict["tags"]] == [True, True, SCHEMA, SCHEMA]
+
+
+def test_a_strict_tool_is_no_constraint_on_the_coupled_route(renderer: Renderer) -> None:
+    assert chat(renderer, QUESTION, tools=[tool("a", strict=True)]).context.sampling_params.structured_outputs is None
+
+
+def test_names_stand_in_a_tag_as_the_model_writes_them(renderer: Renderer) -> None:
+    found = tags(renderer, tools=[tool("grüße")], tool_choice="required")
+    assert found["tags"][1]["begin"] == '<tool_call>{"name": "grüße", "arguments": '
+
+
+def test_llama_calls_are_bare_objects() -> None:
+    fields: dict[str, Any] = {"messages": [QUESTION], "tools": [tool("a"), tool("b")]}
+    request = parse(ChatCompletionRequest, fields | {"tool_choice": "required"})
+    found = json.loads((tool_grammar(request, "llama3_json") or {})["structural_tag"])["format"]
+    assert [tag["begin"] for tag in found["tags"]] == ['{"name": "a", "parameters": ', '{"name": "b", "parameters": ']
+    assert (found["at_least_one"], found["stop_after_first"]) == (True, False)
+    request = parse(ChatCompletionRequest, fields | {"tool_choice": {"type": "function", "function": {"name": "b"}}})
+    found = json.loads((tool_grammar(request, "llama3_json") or {})["structural_tag"])["format"]
+    assert (found["begin"], found["end"]) == ('{"name": "b", "parameters": ', "}")
+
+
+def test_a_format_without_a_form_of_its_own_leaves_the_output_free() -> None:
+    request = parse(ChatCompletionRequest, {"messages": [QUESTION], "tools": [tool("a")], "tool_choice": "required"})
+    assert tool_grammar(request, "pythonic") is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "tool_format", "reasoning_format", "keeps"),
+    [
+        ({}, "hermes", None, False),
+        ({"tools": [tool("a")]}, "hermes", None, True),
+        ({"tools": [tool("a")], "tool_choice": "none"}, "hermes", None, False),
+        ({"tools": [tool("a")]}, "llama3_json", None, False),
+        ({}, "hermes", "qwen3", True),
+        ({}, None, None, False),
+    ],
+)
+def test_special_tokens_are_kept_for_a_parser_that_looks_for_them(
+    fields: dict[str, Any], tool_format: str | None, reasoning_format: str | None, keeps: bool
+) -> None:
+    request = parse(ChatCompletionRequest, {"messages": [QUESTION], **fields})
+    assert keeps_special_tokens(request, tool_format, reasoning_format) is keeps

@@ -168,7 +168,7 @@ def test_counting_tokens_takes_a_prompt_alone(renderer: Renderer) -> None:
         ("responses", {"input": "x", "tools": [{"type": "function", **TOOL}], "tool_choice": "required"}, "tool_choice"),
         ("responses", {"input": "x", "chat_template": "{{ messages }}"}, "chat_template"),
         ("responses", {"input": "x", "chat_template_kwargs": {"chat_template": "x"}}, "chat_template_kwargs.chat_template"),
-        ("responses", {"input": "x" * 10**6}, "input"),
+        ("responses", {"input": "x" * 10**6}, "input_tokens"),
         (
             "messages",
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "data": "?"}}]}]},

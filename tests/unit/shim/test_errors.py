@@ -113,11 +113,9 @@ async def test_parameters_of_the_content_type_are_fine(running: Running) -> None
 @pytest.mark.parametrize(
     ("changes", "param"),
     [
-        ({"messages": []}, "messages"),
         ({"messages": None}, "messages"),
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"messages": "hi"}, "messages"),
-        ({"n": 0}, "n"),
         ({"temperature": "hot"}, "temperature"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"stream": "perhaps"}, "stream"),
@@ -127,6 +125,27 @@ async def test_chat_misfits_are_400_with_their_place(running: Running, changes: 
     response = await running.http.post(CHAT, json=HELLO | changes)
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["param"]) == (400, "Bad Request", param)
+    assert running.stages.calls == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"messages": []}, "messages"),
+        ({"n": 0}, "n"),
+        ({"stop": ""}, "stop.0"),
+        ({"top_logprobs": -2}, "top_logprobs"),
+        ({"cache_salt": ""}, "cache_salt"),
+        ({"tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function"),
+    ],
+)
+async def test_values_that_the_reference_checks_in_its_handlers_have_the_type_of_those(
+    running: Running, changes: dict[str, Any], param: str
+) -> None:
+    response = await running.http.post(CHAT, json=HELLO | changes)
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], error["param"]) == (400, "BadRequestError", param)
     assert running.stages.calls == []
 
 
