@@ -65,7 +65,7 @@ def as_messages(conversation: Conversation) -> dict[str, Any]:
             return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": encoded}}
         return {"type": "text", "text": given["text"]}
 
-    body: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 128}
+    body: dict[str, Any] = {"model": MODEL, "max_tokens": 128}  # the model decodes greedily by itself
     body["messages"] = turns(conversation, block)
     if body["messages"][0]["role"] == "system":
         body["system"] = body["messages"].pop(0)["content"]
@@ -154,10 +154,10 @@ def test_an_answer_cut_by_its_limit_says_so(client: openai.OpenAI, claude: anthr
 
 
 def test_a_stop_sequence_is_told(client: openai.OpenAI, claude: anthropic.Anthropic) -> None:
-    whole = claude.messages.create(model=MODEL, max_tokens=60, messages=HELLO, temperature=0).content[0]
+    whole = claude.messages.create(model=MODEL, max_tokens=60, messages=HELLO).content[0]
     assert whole.type == "text"
     stop = whole.text.split()[-1]
-    cut = claude.messages.create(model=MODEL, max_tokens=60, messages=HELLO, temperature=0, stop_sequences=[stop])
+    cut = claude.messages.create(model=MODEL, max_tokens=60, messages=HELLO, stop_sequences=[stop])
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
     assert cut.content[0].type == "text"
     assert cut.content[0].text == whole.text[: whole.text.index(stop)]
