@@ -27,6 +27,7 @@ VALUES = {
     "allowed_local_media_path": "/srv/pictures",
     "max_request_bytes": "4096",
     "trust_request_chat_template": "1",
+    "trust_request_mm_kwargs": "1",
     "vllm_enable_scale_out_endpoints": "1",
     "encoder_cache_bytes": "5",
     "max_image_pixels": "6",
