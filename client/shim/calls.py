@@ -2,12 +2,16 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import orjson
+from fastapi import Response
 
+from client.shim.answer import DocumentAnswer, EventAnswer
 from client.shim.concurrency import offload
 from client.shim.context import Shim
+from client.shim.events import EventForm
 from client.shim.jobs import Jobs
 from client.shim.triton import Tensors
 from triton_renderer.errors import InvalidRequest, RendererError
@@ -31,6 +35,15 @@ async def chat_document(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> bytes:
     if len(documents) != 1:
         raise RendererError(f"model `chat` answered a plain request with {len(documents)} documents")
     return documents[0]
+
+
+def chat_answer(shim: Shim, jobs: Jobs[Any], form: EventForm | None = None) -> Response:
+    """The answer of ensemble `chat` to a request of one job: whole, or as events in the given form, as the client asked."""
+    (job,) = jobs.jobs
+    request = jobs.opened_by("chat")
+    if jobs.body.stream:
+        return EventAnswer(shim, request, partial(chat_documents, shim, jobs, job), form)
+    return DocumentAnswer(shim, request, partial(chat_document, shim, jobs, job))
 
 
 async def rendered(shim: Shim, jobs: Jobs[Any], job: RenderJob) -> bytes:

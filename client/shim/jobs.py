@@ -59,14 +59,7 @@ async def read_chat(request: Request, shim: Shim, *, for_generate: bool = False)
     shim.check_model(body.model)
     client_id = client_request_id(request, body.request_id)
     external_id = f"chatcmpl-{client_id}"
-    job = RenderJob(
-        kind="chat",
-        id=new_id(),
-        external_id=external_id,
-        body=await offload(len(raw), set_fields, body),
-        created=int(time()),
-        for_generate=for_generate,
-    )
+    job = await _job("chat", body, len(raw), external_id=external_id, for_generate=for_generate)
     return Jobs(body, client_id, external_id, [job], media, len(raw))
 
 
@@ -76,38 +69,46 @@ async def read_responses(request: Request, shim: Shim, *, for_generate: bool = F
     body, media = await offload(len(raw), _parse_responses, raw)
     client_id = client_request_id(request, body.request_id)
     external_id = body.request_id or f"resp_{client_id}"  # the client's own id is the response's
-    job = await _translated_job("responses", shim, body, len(raw), id=external_id, for_generate=for_generate)
+    shim.check_model(body.model)
+    job = await _job("responses", body, len(raw), external_id=external_id, for_generate=for_generate)
     return Jobs(body, client_id, external_id, [job], media, len(raw))
 
 
 async def read_messages(request: Request, shim: Shim, *, for_generate: bool = False) -> Jobs[MessagesRequest]:
     """The job of a Messages request. Raises InvalidRequest for what does not fit, or has no counterpart in chat."""
-    raw = await read_body(request, shim.settings.max_request_bytes)
-    body, media = await offload(len(raw), _parse_messages, MessagesRequest, raw)
-    client_id = client_request_id(request, None)
-    external_id = f"chatcmpl-{client_id}"
-    job = await _translated_job("messages", shim, body, len(raw), id=external_id, for_generate=for_generate)
-    return Jobs(body, client_id, external_id, [job], media, len(raw))
+    return await _read_messages(request, shim, "messages", MessagesRequest, for_generate)
 
 
 async def read_count_tokens(request: Request, shim: Shim) -> Jobs[CountTokensRequest]:
     """The job that renders the prompt of a Messages request. Raises InvalidRequest for what does not fit."""
+    return await _read_messages(request, shim, "count_tokens", CountTokensRequest, True)
+
+
+async def _read_messages(
+    request: Request, shim: Shim, kind: Literal["messages", "count_tokens"], model: type[Messages], for_generate: bool
+) -> Jobs[Messages]:
     raw = await read_body(request, shim.settings.max_request_bytes)
-    body, media = await offload(len(raw), _parse_messages, CountTokensRequest, raw)
+    body, media = await offload(len(raw), _parse_messages, model, raw)
     client_id = client_request_id(request, None)
     external_id = f"chatcmpl-{client_id}"
-    job = await _translated_job("count_tokens", shim, body, len(raw), id=external_id, for_generate=True)
+    shim.check_model(body.model)
+    job = await _job(kind, body, len(raw), external_id=external_id, for_generate=for_generate)
     return Jobs(body, client_id, external_id, [job], media, len(raw))
 
 
-async def _translated_job(
-    kind: Literal["responses", "messages", "count_tokens"], shim: Shim, body: Body, size: int, *, id: str, for_generate: bool
+async def _job(
+    kind: Literal["chat", "responses", "messages", "count_tokens"],
+    body: Body,
+    size: int,
+    *,
+    external_id: str,
+    for_generate: bool,
 ) -> RenderJob:
-    shim.check_model(body.model)
+    """The job of a request with one prompt; `size` is that of the client's request in bytes."""
     return RenderJob(
         kind=kind,
         id=new_id(),
-        external_id=id,
+        external_id=external_id,
         body=await offload(size, set_fields, body),
         created=int(time()),
         for_generate=for_generate,

@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 from fastapi import APIRouter, Request, Response
 
-from client.shim.answer import DocumentAnswer, EventAnswer
-from client.shim.calls import chat_document, chat_documents
+from client.shim.answer import DocumentAnswer
+from client.shim.calls import chat_answer
 from client.shim.context import Shim, shim_of
 from client.shim.events import MessagesEvents
 from client.shim.jobs import Jobs, read_count_tokens, read_messages
@@ -23,11 +23,7 @@ async def create_message(request: Request) -> Response:
     """The assistant's next message."""
     shim = shim_of(request)
     jobs = await read_messages(request, shim)
-    (job,) = jobs.jobs
-    if jobs.body.stream:
-        documents = partial(chat_documents, shim, jobs, job)
-        return EventAnswer(shim, jobs.opened_by("chat"), documents, MessagesEvents())
-    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(chat_document, shim, jobs, job))
+    return chat_answer(shim, jobs, MessagesEvents())
 
 
 @router.post("/v1/messages/count_tokens", openapi_extra=takes(CountTokensRequest))

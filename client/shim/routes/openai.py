@@ -6,7 +6,7 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
-from client.shim.calls import chat_document, chat_documents
+from client.shim.calls import chat_answer, chat_document, chat_documents
 from client.shim.completions import merged_document, merged_events
 from client.shim.concurrency import all_of
 from client.shim.context import Shim, shim_of
@@ -22,10 +22,7 @@ async def create_chat_completion(request: Request) -> Response:
     """The assistant's next message."""
     shim = shim_of(request)
     jobs = await read_chat(request, shim)
-    (job,) = jobs.jobs
-    if jobs.body.stream:
-        return EventAnswer(shim, jobs.opened_by("chat"), partial(chat_documents, shim, jobs, job))
-    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(chat_document, shim, jobs, job))
+    return chat_answer(shim, jobs)
 
 
 @router.post("/v1/completions", openapi_extra=takes(CompletionRequest, streams=True))

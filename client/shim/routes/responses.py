@@ -1,11 +1,8 @@
 """OpenAI's Responses API. Nothing is stored: there is no response to fetch, continue or cancel later."""
 
-from functools import partial
-
 from fastapi import APIRouter, Request, Response
 
-from client.shim.answer import DocumentAnswer, EventAnswer
-from client.shim.calls import chat_document, chat_documents
+from client.shim.calls import chat_answer
 from client.shim.context import shim_of
 from client.shim.events import ResponsesEvents
 from client.shim.jobs import read_responses
@@ -20,8 +17,4 @@ async def create_response(request: Request) -> Response:
     """The model's next items."""
     shim = shim_of(request)
     jobs = await read_responses(request, shim)
-    (job,) = jobs.jobs
-    if jobs.body.stream:
-        documents = partial(chat_documents, shim, jobs, job)
-        return EventAnswer(shim, jobs.opened_by("chat"), documents, ResponsesEvents())
-    return DocumentAnswer(shim, jobs.opened_by("chat"), partial(chat_document, shim, jobs, job))
+    return chat_answer(shim, jobs, ResponsesEvents())
