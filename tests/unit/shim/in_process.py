@@ -8,8 +8,9 @@ import numpy as np
 import orjson
 
 from client.shim.health import PROBE_TENSORS
-from client.shim.triton import SPECS, Tensors, document_tensor
+from client.shim.triton import SPECS, Tensor, Tensors, document_tensor
 from tests.unit.derender.answers import derenderer, tokens
+from triton_renderer.derender import Derenderer
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.generate import GenerateLogprobs, GenerateTokenLogprob
 from triton_renderer.protocol.stages import ChunkChoice, GeneratedChunk, RenderJob, RequestContext
@@ -47,16 +48,14 @@ class Says:
 
 @dataclass
 class InProcessStages:
-    """`Stages` of the bundled model. `says` is the answer to the next requests, `rendered` what they were rendered to."""
+    """`Stages` of one model. `says` is the answer to the next requests, `rendered` what they were rendered to."""
 
     renderer: Renderer
+    derenderer: Derenderer = field(default_factory=derenderer)
     says: Says = field(default_factory=lambda: Says("hello"))
     rendered: list[Rendered] = field(default_factory=list)
     failure: tuple[int, Exception] | None = None
     """Raised behind so many chunks."""
-
-    def __post_init__(self) -> None:
-        self._derenderer = derenderer()
 
     async def call(
         self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[TensorSpec] | None = None
@@ -64,7 +63,7 @@ class InProcessStages:
         control = {"render": REQUEST, "derender": CHUNK}.get(model, CONTEXT)
         document = orjson.loads(inputs[control.name][0])
         if document.get("op") == "probe":
-            answer = {PROBE_TENSORS[model][1].name: document_tensor(b'{"ok":true}')}
+            answer = {PROBE_TENSORS[model][1].name: self._probe_answer()}
         elif model == "render":
             answer = self._render(document, inputs)
         else:
@@ -75,13 +74,13 @@ class InProcessStages:
         self, model: str, inputs: Tensors, *, timeout_s: float, outputs: Sequence[TensorSpec] | None = None
     ) -> AsyncGenerator[Tensors, None]:
         if model != "chat":
-            yield {CHUNK.name: document_tensor(b'{"ok":true,"max_model_len":600}')}
+            yield {PROBE_TENSORS[model][1].name: self._probe_answer()}
             return
         rendered = self._rendered(orjson.loads(inputs[REQUEST.name][0]), inputs)
         for number, (token_ids, chunk) in enumerate(self._generate(rendered)):
             if self.failure is not None and self.failure[0] == number:
                 raise self.failure[1]
-            yield _documents(self._derenderer.chunk(np.array(token_ids, np.int64), chunk))
+            yield _documents(self.derenderer.chunk(np.array(token_ids, np.int64), chunk))
 
     async def is_live(self) -> bool:
         return True
@@ -91,6 +90,9 @@ class InProcessStages:
 
     async def close(self) -> None:
         pass
+
+    def _probe_answer(self) -> Tensor:
+        return document_tensor(orjson.dumps({"ok": True, "max_model_len": self.renderer.max_model_len}))
 
     def _rendered(self, document: dict[str, Any], inputs: Tensors) -> Rendered:
         media = split(inputs[MEDIA.name], inputs[MEDIA_OFFSETS.name])
@@ -109,9 +111,10 @@ class InProcessStages:
 
     def _derender(self, document: dict[str, Any]) -> Tensors:
         operations = {
-            "derender_chat": self._derenderer.derender_chat,
-            "derender_responses": self._derenderer.derender_responses,
-            "derender_messages": self._derenderer.derender_messages,
+            "derender_chat": self.derenderer.derender_chat,
+            "derender_completion": self.derenderer.derender_completion,
+            "derender_responses": self.derenderer.derender_responses,
+            "derender_messages": self.derenderer.derender_messages,
         }
         return _documents([operations[document["op"]](document["body"])])
 
