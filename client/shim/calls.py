@@ -5,7 +5,6 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
-import orjson
 from fastapi import Response
 
 from client.shim.answer import DocumentAnswer, EventAnswer
@@ -57,7 +56,6 @@ def _generate_request(tensors: Tensors) -> bytes:
     try:
         context = parse(RequestContext, tensors[CONTEXT.name][0])
         items = split(tensors[MM_DATA.name], tensors[MM_OFFSETS.name])
-        document: dict[str, Any] = to_generate_request(tensors[TOKEN_IDS.name].tolist(), items, context)
+        return to_generate_request(tensors[TOKEN_IDS.name], items, context)
     except (InvalidRequest, ValueError) as error:
         raise RendererError(f"model `render` answered in another form: {error}") from error
-    return orjson.dumps(document)

@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import orjson
 import pybase64
 
 from triton_renderer.protocol.sampling import SamplingParams
@@ -22,17 +25,17 @@ _WRITTEN_UNLESS_GREEDY = ("top_p", "min_p")
 
 
 def to_generate_request(
-    token_ids: Sequence[int], items: Sequence[bytes | memoryview], context: RequestContext
-) -> dict[str, Any]:
-    """The body that a client can post to /inference/v1/generate as it is.
+    token_ids: npt.NDArray[np.int64], items: Sequence[bytes | memoryview], context: RequestContext
+) -> bytes:
+    """The JSON that a client can post to /inference/v1/generate as it is.
 
-    `items` holds two byte strings for each of `context.features`, its kwargs and its metadata, as in the `mm_data` tensor;
+    `token_ids` is [tokens]. `items` holds two byte strings for each of `context.features`, its kwargs and its metadata, as in the `mm_data` tensor;
     an empty one becomes null. `context` comes from a render job with `for_generate`.
     """
     extra = context.request or {}
-    return {
+    document = {
         "request_id": context.external_id or context.id,
-        "token_ids": list(token_ids),
+        "token_ids": token_ids,
         "token_offsets": extra.get("token_offsets"),
         "features": _features(items, context),
         "content_parts": None,
@@ -49,6 +52,7 @@ def to_generate_request(
         "kv_transfer_params": context.kv_transfer_params,
         "ec_transfer_params": context.ec_transfer_params,
     }
+    return orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 def sampling_params_to_wire(params: SamplingParams) -> dict[str, Any]:
@@ -70,8 +74,8 @@ def _features(items: Sequence[bytes | memoryview], context: RequestContext) -> d
         return None
     hashes: dict[str, list[str]] = {}
     placeholders: dict[str, list[dict[str, Any]]] = {}
-    kwargs: dict[str, list[str | None]] = {}
-    metadata: dict[str, list[str | None]] = {}
+    kwargs: dict[str, list[orjson.Fragment | None]] = {}
+    metadata: dict[str, list[orjson.Fragment | None]] = {}
     for feature, kwargs_item, metadata_item in zip(context.features, items[::2], items[1::2], strict=True):
         hashes.setdefault(feature.modality, []).append(feature.mm_hash)
         placeholders.setdefault(feature.modality, []).append(feature.placeholder.model_dump())
@@ -85,5 +89,6 @@ def _features(items: Sequence[bytes | memoryview], context: RequestContext) -> d
     }
 
 
-def _base64(item: bytes | memoryview) -> str | None:
-    return pybase64.b64encode_as_string(item) if len(item) else None
+def _base64(item: bytes | memoryview) -> orjson.Fragment | None:
+    # A text would be searched for what JSON escapes, megabytes that cannot hold any.
+    return orjson.Fragment(b'"%b"' % pybase64.b64encode(item)) if len(item) else None

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 
 from triton_renderer.errors import InvalidRequest, NoHistory, NotFound
@@ -139,14 +140,14 @@ def test_what_derender_needs_to_know(renderer: Renderer) -> None:
 
 def test_a_generate_request_of_each(renderer: Renderer) -> None:
     rendered = render(renderer, "responses", {"input": "hello", "model": "shapes-vl", "stream": True}, for_generate=True)
-    document = to_generate_request(rendered.token_ids.tolist(), rendered.items, rendered.context)
+    document = orjson.loads(to_generate_request(rendered.token_ids, rendered.items, rendered.context))
     assert (document["request_id"], document["model"], document["stream"]) == ("x", "shapes-vl", True)
     assert document["stream_options"] is None
     assert document["reasoning_ended"] is None
     assert rendered.context.derender is None
     body = {"model": "shapes-vl", "max_tokens": 7, "messages": [{"role": "user", "content": "hello"}], "stream": True}
     rendered = render(renderer, "messages", body, for_generate=True)
-    document = to_generate_request(rendered.token_ids.tolist(), rendered.items, rendered.context)
+    document = orjson.loads(to_generate_request(rendered.token_ids, rendered.items, rendered.context))
     assert document["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
     assert document["sampling_params"]["max_tokens"] == 7
 
