@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import torch
 from huggingface_hub.errors import StrictDataclassError
 from PIL import Image
+from torch.nn.functional import interpolate
 from transformers import AutoImageProcessor
 from transformers.image_processing_backends import PilBackend
 from transformers.image_utils import SizeDict
@@ -45,9 +48,20 @@ class HorizontalFirst(PilBackend):  # type: ignore[misc]  # transformers is unty
         return columns
 
 
-def resize_horizontal_first(picture: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> Image.Image:
-    """The picture at `size` (width, height), resampled as by `HorizontalFirst`."""
-    return picture.resize((size[0], picture.height), resample).resize(size, resample)
+MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicubic"}
+"""torch's names for the ways of resampling that it has."""
+
+
+def to_planes(picture: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> npt.NDArray[np.uint8]:
+    """An RGB picture at `size` (width, height) as uint8 [3, height, width]; `resample` is one of `MODES`.
+
+    By the function that the reference resizes with, in half of Pillow's time; `HorizontalFirst` rounds a few pixels otherwise.
+    """
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
+    if picture.size != size:
+        pixels = interpolate(pixels, size[::-1], mode=MODES[resample], antialias=True)
+    planes: npt.NDArray[np.uint8] = pixels[0].contiguous().numpy()
+    return planes
 
 
 def load_image_processor(model: str) -> Any:
