@@ -24,7 +24,7 @@ class RequestTemplates:
     def get(self, source: str, where: str = "chat_template") -> ChatTemplate:
         """The template with this source, a client's, which stood in the request's field `where`.
 
-        Raises InvalidRequest where templates of requests are not trusted, or this one cannot render a user message.
+        Raises InvalidRequest where templates of requests are not trusted, or this one's place for a picture is unclear.
         """
         if not self._trusted:
             raise InvalidRequest(
@@ -35,7 +35,7 @@ class RequestTemplates:
 
     def _make(self, source: str) -> ChatTemplate:
         try:
-            return ChatTemplate(self._tokenizer, self._images, source)
+            return ChatTemplate(self._tokenizer, self._images, source, is_requests=True)
         except SettingsError as error:
             reason = str(error).removeprefix("MODEL: its chat template ")
             raise InvalidRequest(f"chat_template: the template {reason}", "chat_template") from error

@@ -26,9 +26,19 @@ class ChatTemplate:
     """Renders messages to the prompt's text, in which media tokens stand under `tokenizer`'s secret names."""
 
     def __init__(
-        self, tokenizer: PromptTokenizer, images: Images | None, source: str, source_with_tools: str | None = None
+        self,
+        tokenizer: PromptTokenizer,
+        images: Images | None,
+        source: str,
+        source_with_tools: str | None = None,
+        *,
+        is_requests: bool = False,
     ) -> None:
-        """Raises SettingsError where the template cannot render a plain user message, or places a picture unclearly."""
+        """`is_requests`: a request brought it along, for its own messages: those may be the only ones that it renders.
+
+        Raises SettingsError where another cannot render a plain user message, and where a picture's place is unclear.
+        """
+        self._is_requests = is_requests
         self._hf: PreTrainedTokenizerFast = tokenizer.hf
         self._tokenizer = tokenizer
         self._source = tokenizer.hide(source)
@@ -87,7 +97,10 @@ class ChatTemplate:
                 **self._special | {name: value for name, value in variables.items() if name not in _WITHOUT_EFFECT},
             )
         except Exception as error:  # a template refuses by raising, or fails on messages it was not written for
-            raise InvalidRequest(f"the chat template refused the messages: {self._reason(error)}", "messages") from error
+            reason = f"the chat template refused the messages: {self._reason(error)}"
+            if self._is_requests:
+                raise InvalidRequest(f"chat_template: {reason}", "chat_template") from error
+            raise InvalidRequest(reason, "messages") from error
         return text
 
     def _reason(self, error: BaseException) -> str:
@@ -103,7 +116,7 @@ class ChatTemplate:
         as_list = self._try([{"type": "text", "text": mark}])
         # A template for strings fails on a list, or drops it, or prints it with its keys.
         takes_lists = mark in as_list and not re.search(rf"""['"]text['"]: ?['"]{mark}""", as_list)
-        if not takes_lists and mark not in self._try(mark):
+        if not takes_lists and not self._is_requests and mark not in self._try(mark):
             raise SettingsError("MODEL: its chat template cannot render a user message: " + self._why_not(mark))
         return ContentFormat(takes_lists, self._image(images, takes_lists) if images is not None else None)
 
@@ -128,7 +141,7 @@ class ChatTemplate:
 
     def _try(self, content: Any) -> str:
         try:
-            return self.apply([{"role": "user", "content": content}])
+            return self.apply([{"role": "user", "content": content}], documents=[])
         except InvalidRequest:
             return ""
 
