@@ -62,7 +62,7 @@ def asked_of_chat(asked: ChatCompletionRequest) -> dict[str, Any]:
         **asked.tool_choice_fields,
         **_text_options(asked),
         "include_reasoning": asked.include_reasoning,
-        "top_logprobs": asked.top_logprobs if asked.logprobs else None,
+        "top_logprobs": asked.shown_logprobs if asked.logprobs else None,
     }
 
 

@@ -15,6 +15,7 @@ from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.scheduler import Scheduler
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Request, Sequence, Sink
 from triton_renderer.prefill_decode.stopping import StopChecker
+from triton_renderer.protocol.sampling import MAX_LOGPROBS
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, RequestContext
 from triton_renderer.settings import Settings
 from triton_renderer.text.detokenizer import PROMPT_TAIL
@@ -124,6 +125,9 @@ class PrefillDecode:
         for name in _UNSUPPORTED:
             if getattr(params, name) not in (None, []):
                 raise InvalidRequest(f"sampling_params.{name} is not supported by this server", f"sampling_params.{name}")
+        if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
+            where = "sampling_params.logprobs"
+            raise InvalidRequest(f"{where}: 0 to {MAX_LOGPROBS} is expected, not {params.logprobs}", where)
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token_id in getattr(params, name) or ():
                 self._check_token(token_id, f"sampling_params.{name}")

@@ -78,12 +78,15 @@ _CHECKED_LATER = {
     "stop": ("string_too_short",),
     "logprobs": ("greater_than_equal",),
     "top_logprobs": ("greater_than_equal",),
+    "thinking_token_budget": ("greater_than_equal",),
     "cache_salt": ("string_too_short",),
-    "tool_choice": ("literal_error", "missing", "model_type"),
+    "tool_choice": ("literal_error", "model_type"),
+    "tool_choice.function": ("missing",),
+    "tool_choice.function.name": ("missing",),
     "messages": ("too_short",),
     "prompt": ("too_short", "no_prompt"),
 }
-"""Fields and complaints that the reference has not when it reads the body but when it handles the request."""
+"""Places, without numbers, and complaints that the reference has not when it reads the body but when it handles the request."""
 
 
 def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) -> InvalidRequest:
@@ -98,7 +101,7 @@ def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) 
         (pair for pair in zip(places, complaints, strict=True) if pair[0][:1] == field),
         key=lambda pair: (len(pair[0]), not pair[1]["type"].endswith("_type")),
     )
-    if kind is BadBody and complaint["type"] in _CHECKED_LATER.get(".".join(field), ()):
+    if kind is BadBody and complaint["type"] in _CHECKED_LATER.get(".".join(part for part in place if not part.isdigit()), ()):
         kind = InvalidRequest
     where = ".".join(place)
     message = complaint["msg"].removeprefix("Value error, ")

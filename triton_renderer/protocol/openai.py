@@ -7,7 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from triton_renderer.protocol.base import Int64, NullableBool, StreamOptions, TokenId, Wire
 from triton_renderer.protocol.json_schema import parameter_types
-from triton_renderer.protocol.sampling import StopStrings, TokenIdList
+from triton_renderer.protocol.sampling import LogprobCount, StopStrings, ThinkingBudget, TokenIdList
 
 
 class _SamplingFields(Wire):
@@ -32,6 +32,7 @@ class _SamplingFields(Wire):
     prompt_logprobs: int | None = None
     allowed_token_ids: list[TokenId] | None = None
     bad_words: list[str] = []
+    thinking_token_budget: ThinkingBudget = None
     logit_bias: dict[str, float] | None = None
     structured_outputs: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
@@ -45,7 +46,7 @@ class _SamplingFields(Wire):
     return_token_ids: NullableBool = False
     return_token_offsets: NullableBool = False
     return_mm_kwargs: bool | None = None
-    mm_payload: Literal["tensors", "full", "none"] | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1)
     truncation_side: Literal["left", "right"] | None = None
@@ -105,7 +106,7 @@ class ChatCompletionRequest(_SamplingFields):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: NullableBool = False
-    top_logprobs: int | None = Field(0, ge=0, le=20)
+    top_logprobs: LogprobCount | None = 0
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedToolChoice | None = None
     parallel_tool_calls: bool | None = True
@@ -119,6 +120,11 @@ class ChatCompletionRequest(_SamplingFields):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
+
+    @property
+    def shown_logprobs(self) -> int | None:
+        """How many candidates the answer shows a token; None where it shows all that come."""
+        return None if self.top_logprobs == -1 else self.top_logprobs
 
     @property
     def effective_tool_choice(self) -> Literal["none", "auto", "required"] | NamedToolChoice:
@@ -151,7 +157,7 @@ class CompletionRequest(_SamplingFields):
     )
     n: int = Field(1, ge=1, le=128)
     max_tokens: int | None = 16
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: LogprobCount | None = None
     echo: NullableBool = False
     suffix: str | None = None
     add_special_tokens: bool = True

@@ -7,6 +7,8 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from triton_renderer.protocol.base import INT64_MAX, Int64, TokenId, Wire
 
 MAX_STOP_STRINGS = 64
+MAX_LOGPROBS = 20
+"""How many candidates a token this server's own engine gives; one that a request is only rendered for may give more."""
 SAMPLING_EPSILON = 1e-5
 """Temperatures below this are greedy, as in the reference."""
 MIN_TEMPERATURE = 1e-2
@@ -23,6 +25,12 @@ StopStrings = Annotated[
     list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_list), Field(max_length=MAX_STOP_STRINGS)
 ]
 TokenIdList = Annotated[list[TokenId], BeforeValidator(_as_list)]
+ThinkingBudget = Annotated[
+    Annotated[int, Field(ge=0, le=INT64_MAX)] | None, BeforeValidator(lambda value: None if value == -1 else value)
+]
+"""Tokens that the model may think for; -1 is another way to say that there is no limit."""
+LogprobCount = Annotated[int, Field(ge=-1, le=INT64_MAX)]
+"""A number of candidates; -1 stands for the whole vocabulary."""
 
 
 class SamplingParams(Wire):
@@ -46,8 +54,8 @@ class SamplingParams(Wire):
     ignore_eos: bool = False
     max_tokens: int | None = Field(None, ge=1, le=INT64_MAX)
     min_tokens: int = Field(0, ge=0, le=INT64_MAX)
-    logprobs: int | None = Field(None, ge=0, le=20)
-    prompt_logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: LogprobCount | None = None
+    prompt_logprobs: LogprobCount | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
@@ -56,6 +64,8 @@ class SamplingParams(Wire):
     logit_bias: dict[TokenId, float] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1)] | None = None
     bad_words: list[str] | None = None
+    thinking_token_budget: ThinkingBudget = None
+    """For whoever generates; this server's own engine does not count what is thought."""
 
     @field_validator("temperature")
     @classmethod

@@ -1,7 +1,9 @@
 """Rules on a request that its fields alone decide, as the reference has them."""
 
-from triton_renderer.errors import InvalidRequest
+from triton_renderer.errors import InvalidRequest, NoHistory
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice
+from triton_renderer.protocol.responses.request import ResponsesRequest
+from triton_renderer.protocol.sampling import MAX_LOGPROBS
 
 MAX_CACHE_SALT_LENGTH = 128
 _NOT_IN_CACHE_SALT = "@/\\\0"
@@ -46,11 +48,13 @@ def check_coupled(request: ChatCompletionRequest | CompletionRequest) -> None:
     A rendered request may ask for it: it can be posted to a server that does it. Raises InvalidRequest.
     """
     if isinstance(request, ChatCompletionRequest):
-        wants_logprobs = request.logprobs
+        wants_logprobs, name, count = request.logprobs, "top_logprobs", request.top_logprobs
         if request.effective_tool_choice not in ("none", "auto"):
             raise _not_supported("tool_choice", "`required` and a named tool")
     else:
-        wants_logprobs = request.logprobs is not None
+        wants_logprobs, name, count = request.logprobs is not None, "logprobs", request.logprobs
+    if count is not None and not 0 <= count <= MAX_LOGPROBS:
+        raise InvalidRequest(f"{name}: 0 to {MAX_LOGPROBS} is expected, not {count}", name)
     if request.response_format is not None and request.response_format.get("type") != "text":
         raise _not_supported("response_format", "any type but text")
     if request.structured_outputs is not None:
@@ -61,6 +65,12 @@ def check_coupled(request: ChatCompletionRequest | CompletionRequest) -> None:
         raise _not_supported("prompt_logprobs", "logprobs of the prompt")
     if request.echo and wants_logprobs:
         raise _not_supported("echo", "echo with logprobs")
+
+
+def check_coupled_response(request: ResponsesRequest) -> None:
+    """The same for what is lost when a Responses request becomes a chat request. Raises InvalidRequest."""
+    if request.background:
+        raise NoHistory("background: this server keeps no responses, so that none can be fetched later", "background")
 
 
 def _not_supported(name: str, what: str) -> InvalidRequest:

@@ -74,8 +74,8 @@ def _read_message(message: ChatMessage, param: str, content_format: ContentForma
     read: TemplateMessage = {"role": message.role, **(message.model_extra or {})}
     read["content"] = _read_content(message, param, content_format, images)
     calls = read.pop("tool_calls", None)
-    reasoning = next((read.pop(key) for key in ("reasoning_content", "reasoning") if read.get(key) is not None), None)
-    read.pop("reasoning", None)
+    reasoning = next((read[key] for key in ("reasoning", "reasoning_content") if read.get(key) is not None), None)
+    read = {name: value for name, value in read.items() if name not in ("reasoning", "reasoning_content")}
     if message.role == "assistant":
         if calls:
             read["tool_calls"] = _read_tool_calls(calls, f"{param}.tool_calls")
@@ -172,7 +172,7 @@ def _arguments(arguments: Any) -> dict[str, Any]:
 
 
 def text_of(content: str | list[dict[str, Any]]) -> str:
-    """The texts of a read message's content, one a line; pictures are left out."""
+    """The texts of a read message's content, one a line; pictures and empty texts are left out."""
     if isinstance(content, str):
         return content
-    return "\n".join(part["text"] for part in content if "text" in part)
+    return "\n".join(part["text"] for part in content if part.get("text"))

@@ -11,9 +11,10 @@ from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import check_model_name, parse
 from triton_renderer.protocol.dialects import REQUESTS, DialectRequest, FormOf, translated
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest
+from triton_renderer.protocol.responses.request import ResponsesRequest
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import FeatureItem, RenderJob, RequestContext
-from triton_renderer.render.checks import check_chat, check_coupled, check_request
+from triton_renderer.render.checks import check_chat, check_coupled, check_coupled_response, check_request
 from triton_renderer.render.contexts import (
     Request,
     chat_echo,
@@ -131,6 +132,8 @@ class Renderer:
 
     def _render_translated(self, job: RenderJob, request: DialectRequest, media: Sequence[memoryview]) -> Rendered:
         """As the chat request that asks for the same; errors are about what the client sent."""
+        if isinstance(request, ResponsesRequest) and not job.for_generate:
+            check_coupled_response(request)
         template = self._model.template
         same = translated(request, merge_systems=template is not None and not template.takes_late_systems)
         try:
@@ -178,8 +181,10 @@ class Renderer:
             top_logprobs=request.top_logprobs,
             **request.tool_choice_fields,
         )
+        # With options of the request's own, the item is another one than the name stands for elsewhere.
+        goes_by_name = not media_options(request).identity
         features = [
-            FeatureItem(modality=MODALITY, mm_hash=part.uuid or image.digest, placeholder=span)
+            FeatureItem(modality=MODALITY, mm_hash=(goes_by_name and part.uuid) or image.digest, placeholder=span)
             for part, image, span in zip(conversation.images, images, prompt.placeholders, strict=True)
         ]
         context = request_context(

@@ -20,7 +20,7 @@ _WITH_DEFAULTS = (
 )  # fmt: skip
 _AS_GIVEN = (
     "seed", "stop", "stop_token_ids", "ignore_eos", "min_tokens", "prompt_logprobs", "allowed_token_ids",
-    "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output",
+    "skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output", "thinking_token_budget",
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def _logprobs(request: ChatCompletionRequest | CompletionRequest) -> int | None:
 
 
 def _logit_bias(bias: dict[str, float] | None) -> dict[int, float] | None:
-    if not bias:
+    if bias is None:
         return None
     for token_id in bias:
         if not (token_id.isascii() and token_id.isdigit() and len(token_id) < 19):

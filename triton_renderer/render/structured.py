@@ -26,11 +26,13 @@ def structured_outputs(
     given = {name: request.structured_outputs.get(name) for name in (*CONSTRAINTS, *_OPTIONS)}
     given = {name: value for name, value in given.items() if value is not None}
     merged = given | formatted if formatted else given
-    constraints = [name for name in CONSTRAINTS if name in merged]
-    if len(constraints) != 1:
-        raise InvalidRequest(
-            f"structured_outputs: exactly one of {', '.join(CONSTRAINTS)} is expected, not {constraints}", "structured_outputs"
-        )
+    for fields in (given, merged):
+        constraints = [name for name in CONSTRAINTS if name in fields]
+        if len(constraints) != 1:
+            raise InvalidRequest(
+                f"structured_outputs: exactly one of {', '.join(CONSTRAINTS)} is expected, not {constraints}",
+                "structured_outputs",
+            )
     return calls or merged
 
 

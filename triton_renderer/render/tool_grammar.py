@@ -1,7 +1,7 @@
 """What holds a model to its format of tool calls: a structural tag in xgrammar's form, for the server that generates.
 
-Where a call is forced (`tool_choice` required or named) the output is nothing but calls; where a tool is `strict` and the
-choice is the model's, each call that it begins has to be one. Arguments are held to the tool's schema if it is strict, and
+Where a call is forced (`tool_choice` required or named) the output is nothing but calls; where a tool is `strict`, or there
+may be a single call only, and the choice is the model's, each call that it begins has to be one. Arguments are held to the tool's schema if it is strict, and
 free otherwise. Formats that are not here leave the output free, and whether calls were made shows when it is read.
 """
 
@@ -23,7 +23,7 @@ def tool_grammar(request: ChatCompletionRequest, tool_format: str | None) -> dic
     tools = request.tools
     if isinstance(choice, NamedToolChoice):
         tools = [tool for tool in tools if tool.function.name == choice.function.name]
-    elif choice == "auto" and not any(map(_is_strict, tools)):
+    elif choice == "auto" and request.parallel_tool_calls is not False and not any(map(_is_strict, tools)):
         return None
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form(tools, request)}, ensure_ascii=False)}
 

@@ -312,10 +312,10 @@ def test_what_was_asked_for_is_needed(kind: str, stream: bool) -> None:
 def test_misfits_of_what_was_asked_for_say_where(stream: bool) -> None:
     choice = {"index": 0, "token_ids": TOKENS, "finish_reason": "stop"}
     field = "generate_chunk" if stream else "generate_response"
-    body = {"stream": stream, field: {"choices": [choice]}, "responses_request": {"input": "x", "background": True}}
+    body = {"stream": stream, field: {"choices": [choice]}, "responses_request": {"input": "x", "previous_response_id": "r"}}
     with pytest.raises(InvalidRequest) as caught:
         derender("responses", body)
-    assert caught.value.param == "responses_request.background"
+    assert caught.value.param == "responses_request.previous_response_id"
 
 
 @KINDS

@@ -125,10 +125,13 @@ def test_results_of_tools_come_first_and_their_pictures_right_behind() -> None:
         ({"metadata": {"user_id": "u"}, "unknown": 1}, {}),
         ({"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}),
         ({"thinking": {"type": "adaptive"}}, {}),
-        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"chat_template_kwargs": {"enable_thinking": True}}),
+        (
+            {"thinking": {"type": "enabled", "budget_tokens": 1024}},
+            {"chat_template_kwargs": {"enable_thinking": True}, "thinking_token_budget": 1024},
+        ),
         (
             {"thinking": {"type": "enabled", "budget_tokens": 1024}, "chat_template_kwargs": {"enable_thinking": False}},
-            {"chat_template_kwargs": {"enable_thinking": False}},
+            {"chat_template_kwargs": {"enable_thinking": False}, "thinking_token_budget": 1024},
         ),
         ({"output_config": {"effort": "max"}}, {"reasoning_effort": "max"}),
         (
@@ -202,7 +205,7 @@ def test_a_schema_without_a_type_is_an_objects() -> None:
         ({"system": [IMAGE]}, "system.0.type"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.input_schema"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice"),
-        ({"thinking": {"type": "enabled"}}, "thinking"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens"),
         ({"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking.budget_tokens"),
         ({"stop_sequences": [""]}, "stop_sequences.0"),
     ],

@@ -25,6 +25,7 @@ from tests.unit.render.helpers import (
 from triton_renderer.errors import InvalidRequest, NotFound
 from triton_renderer.protocol.stages import DerenderContext
 from triton_renderer.render import Renderer
+from triton_renderer.render.messages import text_of as joined_text
 from triton_renderer.text.detokenizer import PROMPT_TAIL
 
 QUESTION = user("How many circles?")
@@ -283,6 +284,18 @@ def test_reasoning_of_earlier_turns_reaches_the_template_by_both_names(renderer:
         answer = {"role": "assistant", "content": "4", name: "2 and 2"}
         text = text_of(renderer, chat(renderer, QUESTION, answer, {"role": "tool", "content": "r"}))
         assert "<think>\n2 and 2\n</think>\n\n4" in text
+
+
+def test_reasoning_by_its_newer_name_goes_first(renderer: Renderer) -> None:
+    answer = {"role": "assistant", "content": "4", "reasoning_content": "older", "reasoning": "newer"}
+    text = text_of(renderer, chat(renderer, QUESTION, answer, {"role": "tool", "content": "r"}))
+    assert "newer" in text
+    assert "older" not in text
+
+
+def test_empty_texts_make_no_lines_of_a_string() -> None:
+    parts = [{"type": "text", "text": text} for text in ("", "a", "", "b")]
+    assert joined_text(parts) == "a\nb"
 
 
 # Length

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.unit.families import llava
-from tests.unit.render.helpers import data_url, encoded, noise, png, settings, user
+from tests.unit.render.helpers import chat, data_url, encoded, image_part, noise, png, settings, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.openai import ChatCompletionRequest
@@ -53,6 +53,17 @@ def pixels(image: RenderedImage) -> npt.NDArray[Any]:
     data = decode_item(image.kwargs)["pixel_values"].data
     assert isinstance(data, np.ndarray)
     return data
+
+
+def test_a_name_does_not_stand_for_what_a_requests_own_options_made() -> None:
+    renderer = Renderer.load(settings(trust_request_mm_kwargs=True))
+    part = image_part(png(96, 64)) | {"uuid": "mine"}
+    plain = chat(renderer, user(part)).context.features[0].mm_hash
+    other = (
+        chat(renderer, user(part), media_io_kwargs={"image": {"rgba_background_color": [1, 2, 3]}}).context.features[0].mm_hash
+    )
+    assert plain == "mine"
+    assert other != "mine"
 
 
 def test_without_options_there_is_nothing_to_tell_apart() -> None:

@@ -152,10 +152,30 @@ def test_the_vocabulary_ends_where_the_model_says(renderer: Renderer) -> None:
         ({"logprobs": True}, 0),
         ({"logprobs": True, "top_logprobs": None}, 0),
         ({"logprobs": True, "top_logprobs": 5}, 5),
+        ({"logprobs": True, "top_logprobs": 50}, 50),
+        ({"logprobs": True, "top_logprobs": -1}, -1),
     ],
 )
 def test_chat_logprobs(renderer: Renderer, fields: dict[str, Any], expected: int | None) -> None:
     assert params(renderer, **fields).logprobs == expected
+
+
+@pytest.mark.parametrize("count", [21, -1])
+def test_more_logprobs_than_this_servers_engine_gives_are_for_others_only(renderer: Renderer, count: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"top_logprobs: 0 to 20 is expected, not {count}"):
+        chat(renderer, QUESTION, logprobs=True, top_logprobs=count)
+    with pytest.raises(InvalidRequest, match=f"^logprobs: 0 to 20 is expected, not {count}"):
+        renderer.render(completion_job("x", logprobs=count))
+    rendered = renderer.render(completion_job("x", logprobs=count, prompt_logprobs=count, for_generate=True))
+    sampling = rendered.context.sampling_params
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (count, count)
+
+
+def test_a_budget_for_thinking_is_handed_on(renderer: Renderer) -> None:
+    assert params(renderer, thinking_token_budget=100).thinking_token_budget == 100
+    assert params(renderer, thinking_token_budget=-1).thinking_token_budget is None
+    with pytest.raises(InvalidRequest, match="thinking_token_budget"):
+        params(renderer, thinking_token_budget=-2)
 
 
 def test_echo_asks_whoever_generates_for_the_prompts_logprobs_too(renderer: Renderer) -> None:

@@ -153,6 +153,16 @@ def test_a_forced_call_takes_the_place_of_another_constraint(renderer: Renderer)
     assert "tags" in tags(renderer, **fields)
 
 
+def test_a_single_call_by_choice_is_held_to_its_format(renderer: Renderer) -> None:
+    found = tags(renderer, tools=[tool("a")], parallel_tool_calls=False)
+    assert (found["type"], found["at_least_one"], found["stop_after_first"]) == ("triggered_tags", False, True)
+
+
+def test_an_option_needs_a_constraint_of_its_own(renderer: Renderer) -> None:
+    with pytest.raises(InvalidRequest, match="exactly one of"):
+        constraint(renderer, structured_outputs={"whitespace_pattern": " "}, response_format={"type": "json_object"})
+
+
 def test_tools_by_choice_constrain_nothing_unless_one_is_strict(renderer: Renderer) -> None:
     assert constraint(renderer, tools=[tool("a")]) is None
     assert constraint(renderer, tools=[tool("a")], tool_choice="none") is None

@@ -117,7 +117,7 @@ async def test_parameters_of_the_content_type_are_fine(running: Running) -> None
         ({"messages": [{"content": "x"}]}, "messages.0.role"),
         ({"messages": "hi"}, "messages"),
         ({"temperature": "hot"}, "temperature"),
-        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"top_logprobs": "many"}, "top_logprobs"),
         ({"stream": "perhaps"}, "stream"),
     ],
 )

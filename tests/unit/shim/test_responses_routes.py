@@ -153,7 +153,6 @@ async def test_without_an_id_there_is_a_new_one(api: Clients) -> None:
     ("body", "told"),
     [
         ({"input": "x", "previous_response_id": "resp_1"}, (400, "invalid_request_error", "previous_response_id")),
-        ({"input": "x", "background": True}, (400, "invalid_request_error", "background")),
         ({"input": "x", "model": "other"}, (404, "NotFoundError", "model")),
         ({"input": "x", "temperature": "hot"}, (400, "Bad Request", "temperature")),
         ({"input": [{"type": "item_reference", "id": "x"}]}, (400, "Bad Request", "input.0.type")),
@@ -169,6 +168,14 @@ async def test_errors(api: Clients, path: str, body: dict[str, Any], told: tuple
     error = response.json()["error"]
     assert (response.status_code, error["type"], error["param"]) == told
     assert error["code"] == response.status_code
+
+
+async def test_an_answer_in_the_background_is_refused_by_the_server_that_gives_answers(api: Clients) -> None:
+    body = {"input": "x", "background": True}
+    rendered, answered = [await api.post(path, body) for path in ("/v1/responses/render", "/v1/responses")]
+    assert rendered.status_code == 200
+    error = answered.json()["error"]
+    assert (error["code"], error["type"], error["param"]) == (400, "invalid_request_error", "background")
 
 
 async def test_a_stream_that_breaks_off_raises_in_the_client(api: Clients) -> None:

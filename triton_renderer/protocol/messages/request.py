@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from triton_renderer.protocol.base import TEXT_OR_LIST, NullableBool, Wire
 from triton_renderer.protocol.sampling import MAX_STOP_STRINGS
@@ -187,16 +187,17 @@ class MessagesToolChoice(Wire):
 
 
 class Thinking(Wire):
-    """Whether the model thinks before it answers. `budget_tokens` is a wish of the client's, for `enabled` only."""
+    """Whether the model thinks before it answers. `budget_tokens`, for `enabled` only, is for whoever generates to keep."""
 
     type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = Field(None, ge=MIN_THINKING_BUDGET)
+    budget_tokens: int | None = Field(None, ge=MIN_THINKING_BUDGET, validate_default=True)
 
-    @model_validator(mode="after")
-    def _budgeted(self) -> Self:
-        if self.type == "enabled" and self.budget_tokens is None:
-            raise ValueError("thinking of type enabled needs budget_tokens")
-        return self
+    @field_validator("budget_tokens")
+    @classmethod
+    def _budgeted(cls, value: int | None, info: ValidationInfo) -> int | None:
+        if info.data.get("type") == "enabled" and value is None:
+            raise ValueError("thinking of type enabled needs a budget")
+        return value
 
 
 class OutputFormat(Wire):
@@ -239,7 +240,7 @@ class MessagesRequest(CountTokensRequest):
     top_p: float | None = None
     top_k: int | None = None
     metadata: dict[str, Any] | None = None
-    mm_payload: Literal["tensors", "full", "none"] | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
     return_mm_kwargs: bool | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     kv_transfer_params: dict[str, Any] | None = None

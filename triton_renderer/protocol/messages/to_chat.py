@@ -32,6 +32,7 @@ _PLACES = {
     "max_completion_tokens": "max_tokens",
     "reasoning_effort": "output_config.effort",
     "response_format": "output_config.format",
+    "thinking_token_budget": "thinking.budget_tokens",
 }
 
 _NO_CONTENT = "x-anthropic-billing-header"
@@ -179,11 +180,14 @@ def _call(block: ToolUseBlock) -> dict[str, Any]:
 
 
 def _thinking(thinking: Thinking, variables: dict[str, Any] | None) -> dict[str, Any]:
-    """`adaptive` leaves it to the model. The budget has no counterpart: a template can be told to think, not for how long."""
+    """`adaptive` leaves it to the model. Some templates think only when they are told to."""
     if thinking.type == "disabled":
         return {"reasoning_effort": "none"}
     if thinking.type == "enabled":
-        return {"chat_template_kwargs": {"enable_thinking": True} | (variables or {})}
+        return {
+            "chat_template_kwargs": {"enable_thinking": True} | (variables or {}),
+            "thinking_token_budget": thinking.budget_tokens,
+        }
     return {}
 
 

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
 
 from triton_renderer.protocol.base import TEXT_OR_LIST, Int64, NullableBool, Wire
 from triton_renderer.protocol.sampling import StopStrings, TokenIdList
@@ -45,7 +45,7 @@ class CallOutput(Wire):
     """What a function or a custom tool answered."""
 
     type: Literal["function_call_output", "custom_tool_call_output"]
-    call_id: str
+    call_id: str | None = None
     output: Parts
 
 
@@ -104,16 +104,21 @@ class ResponsesTool(Wire):
     model_config = ConfigDict(extra="allow")
 
     type: str
-    name: str | None = None
+    name: str | None = Field(None, validate_default=True)
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
     format: dict[str, Any] | None = None
 
+    @field_validator("name")
+    @classmethod
+    def _named(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if info.data.get("type") in ("function", "custom") and not value:
+            raise ValueError(f"a tool of type {info.data['type']} needs a name")
+        return value
+
     @model_validator(mode="after")
     def _fits_its_type(self) -> Self:
-        if self.type in ("function", "custom") and not self.name:
-            raise ValueError(f"a tool of type {self.type} needs a name")
         if self.type == "namespace":
             raise ValueError("namespaces of tools are not supported: list their functions")
         if self.type == "custom" and (self.format or {}).get("type", "text") != "text":
@@ -199,7 +204,7 @@ class ResponsesRequest(Wire):
     chat_template_kwargs: dict[str, Any] | None = None
     media_io_kwargs: dict[str, dict[str, Any]] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    mm_payload: Literal["tensors", "full", "none"] | None = None
+    mm_payload: Literal["tensors", "none"] | None = None
     return_mm_kwargs: bool | None = None
     priority: Int64 = 0
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)

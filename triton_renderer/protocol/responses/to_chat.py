@@ -44,8 +44,8 @@ Message = dict[str, Any]
 def chat_request(request: ResponsesRequest) -> tuple[dict[str, Any], Places]:
     """The body of the chat request, and where its parts came from.
 
-    Raises InvalidRequest for what needs a server that keeps responses (`background`, `previous_response_id`) and for what
-    has no counterpart.
+    Raises InvalidRequest for `previous_response_id`, which needs a server that keeps responses, and for what has no
+    counterpart.
     """
     _check(request)
     conversation = _Conversation(request)
@@ -68,8 +68,6 @@ def chat_request(request: ResponsesRequest) -> tuple[dict[str, Any], Places]:
 
 
 def _check(request: ResponsesRequest) -> None:
-    if request.background:
-        raise NoHistory("background: this server keeps no responses, so that none can be fetched later", "background")
     if request.previous_response_id is not None:
         raise NoHistory(
             "previous_response_id: this server keeps no responses; send the whole conversation as input", "previous_response_id"
