@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.golden.cases import MESSAGES, RESPONSES
 from tests.golden.recording import unpacked
 
 INTERNAL_SAMPLING_PARAMS = ("output_kind", "skip_clone", "skip_reading_prefix_cache", "extra_args", "output_text_buffer_length")
@@ -25,6 +26,8 @@ ON_PURPOSE: dict[str, int] = {
     "qwen3/history-arguments-object": 200,
     "qwen3/history-arguments-null": 200,
     "qwen3/truncated-to-fit": 200,
+    "qwen3/responses-truncation": 200,
+    "qwen3/fields-stop-many": 200,
     "qwen3-vl/url-as-text": 200,
     "qwen3-vl/input-image": 200,
     "qwen3-vl/header-capitals": 200,
@@ -32,31 +35,43 @@ ON_PURPOSE: dict[str, int] = {
     "qwen3/error-logit-bias-beyond-vocabulary": 400,
     "qwen3/error-allowed-beyond-vocabulary": 400,
     "qwen3/error-allowed-empty": 400,
-    "qwen3/error-top-logprobs-too-many": 400,
     "qwen3/error-completion-prompt-id-beyond-vocabulary": 400,
-    "qwen3/error-completion-logprobs-too-many": 400,
     # The client's mistake, where the reference says that it is the server's
     "qwen3-vl/error-picture-not-base64": 400,
     "qwen3-vl/error-picture-file": 400,
     "qwen3-vl/error-picture-cut-left": 400,
+    "qwen3-vl/picture-truncation-behind": 400,
     # Another prompt
     "qwen3-vl/typed-token-first": 200,
     "qwen3-vl/typed-token-last": 200,
     "qwen3-vl/typed-token-only": 200,
+    "qwen3-vl/completion-typed-picture": 200,
+    "qwen3/responses-output-text": 200,
     "qwen3-vl-plain/own-template-for-text": 200,
     "qwen3-vl-plain/own-template-for-text-two": 200,
+    # The request's own id, and what it asks of thinking
+    "qwen3/fields-id-empty": 200,
+    "qwen3/messages-thinking-and-variable": 200,
     # Other pixels
     "qwen3-vl/png-gray16": 200,
 }
 """Our status in the cases `server/name` that differ in another way than `normalized` puts right; docs/compatibility.md says why."""
 
 
-def normalized_error(error: dict[str, Any]) -> dict[str, Any]:
+_OF_ITS_CLASSES = ("", "body", "enabled")
+"""Parts of the reference's places that are not in a request: besides them its classes, with a capital."""
+
+_TRANSLATED = {RESPONSES: {"logprobs": "top_logprobs"}, MESSAGES: {"max_completion_tokens": "max_tokens"}}
+"""Fields of the request that another API's is translated to, and what its client calls them."""
+
+
+def normalized_error(error: dict[str, Any], route: str) -> dict[str, Any]:
     """The reference names a field as `body.messages.0.ItsOwnClass.role`, we do it as OpenAI does: `messages.0.role`."""
-    places = [place for place in (error["param"] or "").split(".") if place not in ("", "body") and not place[0].isupper()]
-    # Where a list is read lazily it names a place in that list only; for media the modality: no places in the body.
-    if not places or places[0].isdigit() or places[0] in MODALITIES:
+    places = [place for place in (error["param"] or "").split(".") if place not in _OF_ITS_CLASSES and not place[0].isupper()]
+    # Where a list is read lazily it names a place in that list only; of a part the field, for media the modality.
+    if not places or places[0].isdigit() or places[0] in MODALITIES or places == ["type"]:
         return error | {"param": None}
+    places[0] = _TRANSLATED.get(route, {}).get(places[0], places[0])
     return error | {"param": ".".join(places)}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from tests.golden import derender_cases, error_cases, picture_cases, text_cases
+from tests.golden import agent_cases, derender_cases, dialect_cases, error_cases, picture_cases, text_cases
 from tests.golden.cases import Case, expanded
 from tests.golden.recording import RECORDINGS, compact
 from tests.golden.servers import SERVERS, write_model
@@ -24,7 +24,14 @@ TIMEOUT_S = 120.0
 
 def all_cases() -> list[Case]:
     """Every case of every server."""
-    return [*text_cases.cases(), *picture_cases.cases(), *error_cases.cases(), *derender_cases.cases()]
+    return [
+        *text_cases.cases(),
+        *agent_cases.cases(),
+        *dialect_cases.cases(),
+        *picture_cases.cases(),
+        *error_cases.cases(),
+        *derender_cases.cases(),
+    ]
 
 
 def ask(server: str, url: str) -> None:
