@@ -28,7 +28,7 @@ RECORDED: list[tuple[str, Recorded]] = [
 
 LEAST = {"text": 150, "pictures": 60, "error": 60}
 """How many cases of a kind there have to be."""
-MOST_ON_PURPOSE = 0.03
+MOST_ON_PURPOSE = 0.04
 
 
 def kind_of(case: Recorded) -> str:
