@@ -169,6 +169,7 @@ class ChatDocuments:
             "finish_reason": pieces[-1].finish_reason,
             "stop_reason": pieces[-1].stop_reason,
             "token_ids": _token_ids(pieces) if self._context.return_token_ids else None,
+            "routed_experts": None,
         }
 
     def _content(self, content: str) -> str | None:
@@ -241,6 +242,7 @@ class CompletionDocuments:
             "finish_reason": pieces[-1].finish_reason,
             "stop_reason": pieces[-1].stop_reason,
             "token_ids": _token_ids(pieces) if self._context.return_token_ids else None,
+            "routed_experts": None,
             "prompt_logprobs": extras.prompt_logprobs,
             "prompt_token_ids": extras.prompt_token_ids,
         }

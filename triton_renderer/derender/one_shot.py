@@ -179,6 +179,9 @@ def _answer(
         prompt_logprobs=response.prompt_logprobs,
     )
     (document,) = answer_for(model, context, is_strict=False).documents(token_ids, chunk)
+    if context.form is None:  # the choices stay in the order of the response, as in the reference
+        numbered = {choice["index"]: choice for choice in document["choices"]}
+        document["choices"] = [numbered[context.choice_offset + choice.index] for choice in choices]
     return document
 
 

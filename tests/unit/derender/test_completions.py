@@ -50,7 +50,7 @@ def test_an_answer_has_every_field_of_the_reference():
         *("kv_transfer_params", "ec_transfer_params", "metrics"),
     }
     (found,) = answer["choices"]
-    unsaid = ("logprobs", "stop_reason", "token_ids", "prompt_logprobs", "prompt_token_ids")
+    unsaid = ("logprobs", "stop_reason", "token_ids", "routed_experts", "prompt_logprobs", "prompt_token_ids")
     assert found == {"index": 0, "text": "a", "finish_reason": "stop"} | dict.fromkeys(unsaid)
 
 

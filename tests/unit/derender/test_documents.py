@@ -41,6 +41,7 @@ def test_a_whole_chat_answer_has_every_field():
                 "finish_reason": "stop",
                 "stop_reason": None,
                 "token_ids": None,
+                "routed_experts": None,
             }
         ],
         "service_tier": None,
@@ -67,6 +68,7 @@ def test_a_whole_completion_has_every_field():
                 "finish_reason": "stop",
                 "stop_reason": None,
                 "token_ids": None,
+                "routed_experts": None,
                 "prompt_logprobs": None,
                 "prompt_token_ids": None,
             }

@@ -156,10 +156,10 @@ def test_the_request_decides_about_calls():
         assert message(tokens(call()), chat)["content"] == call()
 
 
-def test_several_choices_keep_their_indices():
+def test_several_choices_keep_their_indices_and_their_order():
     first, second = (request(Output(tokens(text), index=index))["generate_response"] for index, text in ((3, "a"), (1, "b")))
     body = request(tokens("a"), response={"choices": first["choices"] + second["choices"]})
-    assert [(c["index"], c["message"]["content"]) for c in derender(body)["choices"]] == [(1, "b"), (3, "a")]
+    assert [(c["index"], c["message"]["content"]) for c in derender(body)["choices"]] == [(3, "a"), (1, "b")]
 
 
 def test_logprobs_show_all_candidates_without_a_request():
