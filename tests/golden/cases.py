@@ -2,7 +2,7 @@
 
 import base64
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,13 @@ class Case:
     name: str
     route: str
     body: Body
+    calls: tuple[Body, ...] = ()
+    """Of a stream: what each of its calls has besides `body`. The state is handed on from an answer to the next call."""
+
+    @property
+    def kind(self) -> str:
+        """`render` or `derender`."""
+        return self.route.rpartition("/")[2]
 
 
 def expanded(value: Any) -> Any:
@@ -72,9 +79,12 @@ def repeat(words: str, times: int) -> Body:
     return {"$repeat": words, "times": times}
 
 
-def features_of(route: str, body: Body) -> Iterator[str]:
+def features_of(route: str, body: Body, calls: Sequence[Body] = ()) -> Iterator[str]:
     """What a request varies, by name: for the table of how often each was recorded."""
     yield f"route {route}"
+    if "derender" in route:
+        yield from _features_of_outputs(body, calls)
+        body = body.get("chat_request") or body.get("completion_request") or {}
     for name, value in body.items():
         if name in ("messages", "prompt", "input", "system"):
             yield from (f"{name}: {form}" for form in sorted(set(_forms(value))))
@@ -87,6 +97,28 @@ def features_of(route: str, body: Body) -> Iterator[str]:
             yield from (f"{name}.{key}" for key in value)
         else:
             yield name
+
+
+def _features_of_outputs(body: Body, calls: Sequence[Body]) -> Iterator[str]:
+    """The same for what was generated."""
+    yield from (f"derender {name}" for name in body)
+    chunks = [call["generate_chunk"] for call in calls if "generate_chunk" in call]
+    responses = chunks or body.get("generate_responses") or [body.get("generate_response") or {}]
+    choices = [choice for response in responses for choice in response.get("choices", [])]
+    if len({choice.get("index") for choice in choices}) > 1:
+        yield "derender several choices"
+    for response in responses:
+        yield from (f"derender response.{name}" for name in response)
+    for choice in choices:
+        yield from (f"derender choice.{name}" for name in choice)
+        yield f"derender finish_reason={choice.get('finish_reason')}"
+    if calls:
+        sizes = {len(choice["token_ids"]) for chunk in chunks[:-1] for choice in chunk["choices"]}
+        yield f"derender chunks of {sizes.pop() if len(sizes) == 1 else 'several'} tokens" if sizes else "derender one chunk"
+        yield from (
+            "derender chunk without tokens" for chunk in chunks for choice in chunk["choices"] if not choice["token_ids"]
+        )
+        yield from ("derender chunk without choices" for chunk in chunks if not chunk["choices"])
 
 
 def _forms(value: Any) -> Iterator[str]:

@@ -54,6 +54,11 @@ ON_PURPOSE: dict[str, int] = {
     "qwen3/messages-thinking-and-variable": 200,
     # Other pixels
     "qwen3-vl/png-gray16": 200,
+    # Derendered: a sign for what is missing, what is content and what is reasoning, the same text as in a stream
+    "gemma/derender-bytes-cut": 200,
+    "qwen3/stream-error-state-list": 400,
+    "smollm2-granite/derender-thinking-cut": 200,
+    "qwen3-coder/derender-call-behind-text": 200,
 }
 """Our status in the cases `server/name` that differ in another way than `normalized` puts right; docs/compatibility.md says why."""
 

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from triton_renderer.wire import Field, decode_item
 
 RECORDINGS = Path(__file__).with_name("recordings")
+KINDS = ("render", "derender")
+"""Of each server there may be a file of either."""
 NUM_SAMPLES = 4096
 NUM_SHOWN = 8
 _LONGEST_LIST = 3 * NUM_SHOWN
@@ -80,9 +82,27 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
+def save(server: str, kind: str, version: str, lines: list[dict[str, Any]]) -> None:
+    """Writes the cases of one kind that a server of `version` answered."""
+    document = [{"server": server, "version": version}, *lines]
+    text = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in document)
+    _file(server, kind).write_text(text, encoding="utf-8")
+
+
 def load(server: str) -> Iterator[dict[str, Any]]:
-    """The recorded cases of a server: {"name", "route", "request", "status", "answer", "version"}."""
-    head, *lines = (RECORDINGS / f"{server}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
-    version = json.loads(head)["version"]
-    for line in lines:
-        yield {**json.loads(line), "version": version}
+    """The recorded cases of a server: {"name", "route", "request", "status", "answer", "version"}.
+
+    Those of a stream have {"calls", "answers"} in place of "answer", both lists of the same length.
+    """
+    files = [_file(server, kind) for kind in KINDS]
+    for file in files:
+        if not file.exists():
+            continue
+        head, *lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
+        version = json.loads(head)["version"]
+        for line in lines:
+            yield {**json.loads(line), "version": version}
+
+
+def _file(server: str, kind: str) -> Path:
+    return RECORDINGS / f"{server}.{'' if kind == 'render' else f'{kind}.'}jsonl"

@@ -55,6 +55,11 @@ SERVERS: dict[str, Server] = {
     "deepseek_v3": Server("deepseek_v3", "deepseek_v3"),
     "qwen3-vl": Server("qwen3-vl", "hermes", "qwen3"),
     "qwen3-vl-plain": Server("qwen3-vl", trusts_requests=True),
+    "qwen3-coder": Server("qwen3", "qwen3_coder"),
+    "qwen3-r1": Server("qwen3", reasoning_parser="deepseek_r1"),
+    "smollm2-granite": Server("smollm2", reasoning_parser="granite"),
+    "llama-pythonic": Server("llama", "pythonic"),
+    "llama4-pythonic": Server("llama", "llama4_pythonic"),
 }
 
 _SHARED_TOKENIZERS = {"qwen3-vl": "qwen3"}
@@ -63,8 +68,11 @@ _SHARED_TOKENIZERS = {"qwen3-vl": "qwen3"}
 def write_model(name: str, folder: Path) -> Path:
     """Unpacks the model `name` into `folder`, as a server loads it: configuration, tokenizer, template, no weights."""
     shutil.copytree(MODELS / name, folder)
-    for packed in {folder / "tokenizer.json.xz", MODELS / _SHARED_TOKENIZERS.get(name, name) / "tokenizer.json.xz"}:
-        if packed.exists():
-            (folder / "tokenizer.json").write_bytes(lzma.decompress(packed.read_bytes()))
+    (folder / "tokenizer.json").write_bytes(lzma.decompress(packed_tokenizer(name).read_bytes()))
     (folder / "tokenizer.json.xz").unlink(missing_ok=True)
     return folder
+
+
+def packed_tokenizer(name: str) -> Path:
+    """The compressed tokenizer of the model `name`."""
+    return MODELS / _SHARED_TOKENIZERS.get(name, name) / "tokenizer.json.xz"
