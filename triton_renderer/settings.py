@@ -78,6 +78,13 @@ class Settings(BaseSettings):
     max_image_pixels: int = Field(178_956_970, ge=1, description="largest picture, in pixels")
     max_images: int = Field(32, ge=1, le=256, description="pictures of one request")
     max_running_requests: int = Field(32, ge=1, description="requests that decode as one batch")
+    max_step_tokens: int = Field(
+        512, ge=1, description="tokens that prefill_decode computes in one step: longer prompts are prefilled in chunks"
+    )
+    kv_cache_bytes: int | None = Field(
+        None, ge=1, description="memory for the KV cache (default: 1 GiB, or 80 percent of a GPU's free memory)"
+    )
+    prefix_caching: bool = Field(True, description="keep the KV cache of prompts for later ones that begin alike")
     max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
     request_timeout_s: float = Field(600.0, ge=0.01, le=86_400, description="longest time that a request may take, in seconds")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="verbosity of the logs")

@@ -54,8 +54,8 @@ CONVERSATIONS: dict[str, Content] = {
 class Pipeline:
     """The four stages of one model, and the undivided model beside them."""
 
-    def __init__(self, model: str, slot: str) -> None:
-        settings = load_settings(model=model, dtype="float32")
+    def __init__(self, model: str, slot: str, **options: Any) -> None:
+        settings = load_settings(model=model, dtype="float32", **options)
         self.renderer = Renderer.load(settings)
         self.encoder = Encoder.load(settings)
         self.stage = PrefillDecode.load(settings)
@@ -117,11 +117,19 @@ class Pipeline:
         self.stage.close()
 
 
-@pytest.fixture(scope="module", params=sorted(FAMILIES))
+VARIANTS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "chunks": {"max_step_tokens": 19, "max_running_requests": 6, "prefix_caching": False},
+}
+
+
+@pytest.fixture(scope="module", params=[(family, variant) for family in sorted(FAMILIES) for variant in VARIANTS], ids="-".join)
 def pipeline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
     torch.set_num_threads(1)
-    make, slot = FAMILIES[request.param]
-    pipeline = Pipeline(str(make(tmp_path_factory.mktemp("family") / request.param, weights=True)), slot)
+    family, variant = request.param
+    make, slot = FAMILIES[family]
+    folder = make(tmp_path_factory.mktemp("family") / family, weights=True)
+    pipeline = Pipeline(str(folder), slot, **VARIANTS[variant])
     yield pipeline
     pipeline.close()
 

@@ -1,27 +1,27 @@
 """The engine: one thread that schedules, runs the model, samples, and hands the tokens out.
 
-    add, abort (any thread) ─→ inbox ─→ step: schedule → decode → prefill → sample → stop? → sink
-                                                      one forward pass for all running sequences
+    add, abort (any thread) ─→ inbox ─→ step: schedule → forward → sample → stop? → sink
+                                                    one pass over all tokens of the step
 
-A request ends exactly once, whatever happens: with its final chunk, or with `sink.fail`. An exception in a prefill fails
-that request. One in the batch's decode step, or while the cache changes, fails all that are not merely waiting, since the
-cache can no longer be trusted: it is thrown away, and the engine goes on.
+A request ends exactly once, whatever happens: with its final chunk, or with `sink.fail`. After an exception in a step each
+of its sequences is tried alone, and the request at fault fails. An exception in the scheduler's own books fails all that are
+not merely waiting, since the books can no longer be trusted: they are begun anew, and the engine goes on.
 """
 
+import itertools
 import logging
 import queue
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 import torch
-from transformers import DynamicCache
 
 from triton_renderer.errors import Cancelled, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.sampler import sample
-from triton_renderer.prefill_decode.scheduler import Scheduler, Step
+from triton_renderer.prefill_decode.scheduler import Scheduler, Work
 from triton_renderer.prefill_decode.sequence import Request, Sequence
 from triton_renderer.protocol.generate import GenerateLogprobs
 from triton_renderer.protocol.stages import ChunkChoice, GeneratedChunk
@@ -42,7 +42,6 @@ class Engine:
         self._runner = runner
         self._scheduler = scheduler
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._rows: list[Sequence] = []  # sequence of each row of the KV cache
         self._requests: dict[int, Request] = {}  # open ones, by arrival
         # An abort can overtake its request, which may still be in an earlier stage.
         self._aborted: OrderedDict[str, None] = OrderedDict()
@@ -92,11 +91,11 @@ class Engine:
     @property
     def load(self) -> dict[str, int]:
         """Sequences that run and requests that wait, as of the last step."""
-        return {"running": len(self._scheduler.running), "waiting": len(self._scheduler.waiting)}
+        return {"running": len(self._scheduler.running), "waiting": self._scheduler.num_waiting_requests}
 
     # Below: the engine's thread only.
 
-    @torch.inference_mode()  # of this thread, so that the cache's buffers are inference tensors throughout
+    @torch.inference_mode()
     def _run(self) -> None:
         try:
             while self._turn():
@@ -107,10 +106,7 @@ class Engine:
             while self._take_messages_safely(block=False) and not self._inbox.empty():
                 pass
             for request in list(self._requests.values()):
-                request.sink.fail(StageUnavailable("the server is shutting down"))
-            self._requests.clear()
-            self._rows.clear()
-            self._runner.cache.clear()
+                self._end(request, StageUnavailable("the server is shutting down"))
 
     def _turn(self) -> bool:
         """One round: messages, then a step. False when the engine is to end."""
@@ -133,19 +129,19 @@ class Engine:
             self._start_over()
             return True
 
-    def _start_over(self, keep: Collection[Request] = ()) -> None:
-        """Throws the cache away and fails every request that had a part in it; those that wait, and `keep`, stay."""
-        self._rows.clear()  # first, so that nothing of the broken cache is touched again
-        self._runner.cache.clear()
+    def _start_over(self) -> None:
+        """Fails every request that has a part in the cache, whose books cannot be trusted any more; those that wait stay."""
+        running = {sequence.request for sequence in self._scheduler.running}
+        self._scheduler.start_over()
         for request in list(self._requests.values()):
-            if request not in self._scheduler.waiting and request not in keep:
+            if request in running:
                 self._end(request, RendererError(INTERNAL_ERROR))
 
     def _take_messages(self, block: bool = True) -> bool:
         """Handles what came in, waiting for it where there is nothing to do. False when the engine is to end."""
         wait = block and self._scheduler.is_idle
         if wait:
-            self._runner.cache.check_integrity()
+            self._scheduler.check_integrity()
         while True:
             try:
                 message = self._inbox.get(block=wait, timeout=1.0 if wait else None)
@@ -196,54 +192,60 @@ class Engine:
                 self._end(request, Cancelled("the client cancelled the request"))
 
     def _step(self) -> None:
-        step = self._scheduler.schedule()
-        try:
-            self._decode(step)
-        except Exception:
-            log.exception("a decode step failed; %d requests with it", len({id(s.request) for s in step.decodes}))
-            self._start_over(keep=step.prefills)
-        for request in step.prefills:
-            cache = self._prefill(request)
-            if cache is not None:
-                self._join(request, cache)
-
-    def _decode(self, step: Step) -> None:
-        if not step.decodes:
+        works = self._scheduler.schedule()
+        if not works:
             return
-        rows = self._rows
-        self.heartbeat = time.monotonic()
-        logits = self._runner.decode([s.output_ids[-1] for s in rows], [s.position for s in rows])
-        failed = self._append(logits, rows)
-        for row in range(len(rows) - 1, -1, -1):
-            if rows[row].is_finished:
-                self._leave(row)
-        self._scheduler.retire()
-        for request, error in failed.items():
-            self._end(request, error)
-        self._deliver_all([sequence for sequence in step.decodes if sequence.request not in failed])
-
-    def _prefill(self, request: Request) -> DynamicCache | None:
-        """Prefills and samples the first tokens. None where it failed, and the request with it."""
-        self.heartbeat = time.monotonic()
         try:
-            logits, cache = self._runner.prefill(request.prompt)
-            if error := self._append(logits.expand(len(request.sequences), -1), request.sequences).get(request):
-                raise error
+            logits = self._forward(works)
         except Exception as error:
-            if not isinstance(error, RendererError):
-                log.exception("the prefill of request %s failed", request.id)
-                error = RendererError(INTERNAL_ERROR)
-            self._end(request, error)
-            return None
-        return cache
+            if len(works) == 1:
+                self._fail(works[0].sequence.request, error)
+                return
+            # A step writes to its own sequences' blocks only: each can be tried again, and the one at fault fails alone.
+            log.warning("a step of %d sequences failed; each is tried alone", len(works), exc_info=True)
+            for work in works:
+                self._step_alone(work)
+        else:
+            self._advance(works, logits)
 
-    def _join(self, request: Request, cache: DynamicCache) -> None:
-        for sequence in request.sequences:
-            if not sequence.is_finished:
-                self._runner.cache.join(cache)
-                self._rows.append(sequence)
-        self._scheduler.started(request)
-        self._deliver_all(request.sequences)
+    def _step_alone(self, work: Work) -> None:
+        if work.sequence.request.arrival not in self._requests:
+            return  # ended with a sibling
+        try:
+            logits = self._forward([work])
+        except Exception as error:
+            self._fail(work.sequence.request, error)
+        else:
+            self._advance([work], logits)
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        if not isinstance(error, RendererError):
+            log.error("request %s failed", request.id, exc_info=error)
+            error = RendererError(INTERNAL_ERROR)
+        self._end(request, error)
+
+    def _forward(self, works: list[Work]) -> torch.Tensor:
+        """Logits after each work that samples, in their order: [sampling works, vocabulary]."""
+        self.heartbeat = time.monotonic()
+        ends = list(itertools.accumulate(work.length for work in works))
+        wanted = [end - 1 for work, end in zip(works, ends, strict=True) if work.samples]
+        logits = self._runner.forward(works, wanted or [0])  # a model that is asked for no logits computes them all
+        return logits[: len(wanted)]
+
+    def _advance(self, works: list[Work], logits: torch.Tensor) -> None:
+        """The step is computed: chooses the next token of every sequence that is complete, and hands it out."""
+        sequences = [work.sequence for work in works if work.samples]
+        self._scheduler.computed(works)
+        if not sequences:
+            return
+        failed = self._append(logits, sequences)
+        for request, error in failed.items():
+            self._runner.erase(self._scheduler.distrust(request))
+            self._end(request, error)
+        for sequence in sequences:
+            if sequence.is_finished:
+                self._scheduler.finish(sequence)
+        self._deliver_all([sequence for sequence in sequences if sequence.request not in failed])
 
     def _append(self, logits: torch.Tensor, sequences: list[Sequence]) -> dict[Request, RendererError]:
         """Samples and notes one token of each sequence; returns the requests that cannot go on.
@@ -291,17 +293,9 @@ class Engine:
         request.sink.fail(error)
 
     def _forget(self, request: Request) -> None:
-        for row in range(len(self._rows) - 1, -1, -1):
-            if self._rows[row].request is request:
-                self._leave(row)
-        self._scheduler.remove(request)
+        for sequence in request.sequences:
+            self._scheduler.finish(sequence)
         self._requests.pop(request.arrival, None)  # last: until here a failure still finds it, and tells it
-
-    def _leave(self, row: int) -> None:
-        """Frees a row of the cache; the last row's sequence takes its place, as its keys and values do."""
-        self._runner.cache.leave(row)
-        self._rows[row] = self._rows[-1]
-        self._rows.pop()
 
 
 def _choice(sequence: Sequence, new: list[int]) -> ChunkChoice:
@@ -332,8 +326,9 @@ def _chunk(request: Request, choices: list[ChunkChoice]) -> GeneratedChunk:
         number=request.num_chunks,
         choices=choices,
         final=request.is_finished,
-        prompt_tokens=len(request.prompt.token_ids),
+        prompt_tokens=request.prompt.num_tokens,
         completion_tokens=request.num_output_tokens,
+        cached_tokens=request.sequences[0].num_cached,
         derender=context.derender if first else None,
         prompt_token_ids=request.prompt.token_ids.tolist() if echo_prompt else None,
         mm_placeholders=placeholders or None,

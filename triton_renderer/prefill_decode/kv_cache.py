@@ -1,184 +1,311 @@
-"""The KV cache of the decode batch.
+"""The keys and values of all blocks, and the attention that reads them.
 
-One buffer a layer, [rows, KV heads, columns, head size]. Sequences are aligned at their right end: row i holds its tokens
-in columns [end - length_i, end), so that a decode step writes one column for all rows and reads plain views. Attention is
-masked to each row's own columns by a [rows, end] mask, from which transformers builds the mask of any layer type.
+One pool a layer for keys and one for values, [KV heads, slots, head size], a slot for each token of each block. A step of
+the engine is one flat row of tokens, [1, tokens]: first one token of each decoding sequence, then the chunks of prompts.
+transformers' layers compute queries, keys and values of all of them; `PagedKVCache.update` stores the keys and values in
+their slots, and `attend`, registered as an attention function of transformers, lets each token see its own sequence, as the
+`StepLayout` of the step says.
 """
 
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import Cache, DynamicCache
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-MIN_COLUMNS = 128
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK
 
 
-class BatchKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
-    """Keys and values of the sequences that decode together, in the order of `join`."""
+@dataclass(frozen=True)
+class Reach:
+    """How far a layer's tokens see back: all the way, `window` tokens with their own, or to a multiple of `chunk`."""
 
-    def __init__(self, num_layers: int) -> None:
-        self._shared = _Shared()
-        super().__init__(layers=[_Layer(self._shared) for _ in range(num_layers)])
+    window: int | None = None
+    chunk: int | None = None
 
-    @property
-    def num_rows(self) -> int:
-        """Sequences in the batch."""
-        return len(self._shared.lengths)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Cached tokens of each row."""
-        return self._shared.lengths
-
-    def join(self, prefilled: DynamicCache) -> None:
-        """Adds a row: a copy of a prefilled sequence's keys and values ([1, KV heads, length, head size] a layer)."""
-        shared = self._shared
-        length = prefilled.get_seq_length()
-        end = max(shared.end, length)
-        if end > shared.end and shared.lengths:
-            self._shift(end - shared.end)
-        self._reserve(shared.num_rows + 1, end + 1)
-        for layer, source in zip(self.layers, prefilled.layers, strict=True):
-            layer.store(shared.num_rows, end - length, source.keys, source.values)
-        shared.end = end
-        shared.lengths.append(length)
-
-    def leave(self, row: int) -> None:
-        """Removes a row; the last one takes its place."""
-        shared = self._shared
-        last = shared.num_rows - 1
-        for layer in self.layers:
-            if row != last:
-                layer.move_row(last, row, shared.end)
-            layer.clear_row(last, shared.end)
-        shared.lengths[row] = shared.lengths[last]
-        shared.lengths.pop()
-        if not shared.lengths:
-            shared.end = 0
-        elif (spare := shared.end - max(shared.lengths)) > MIN_COLUMNS:
-            self._shift(-spare)
-
-    def prepare_step(self) -> torch.Tensor:
-        """Makes room for one more token a row; returns the mask [rows, end + 1], 1 where a row has a token."""
-        shared = self._shared
-        self._reserve(shared.num_rows, shared.end + 1)
-        columns = torch.arange(shared.end + 1)
-        starts = torch.tensor([shared.end - length for length in shared.lengths])
-        return (columns >= starts.unsqueeze(1)).long()
-
-    def advance(self) -> None:
-        """After the forward pass of a step: every row is one token longer."""
-        self._shared.end += 1
-        self._shared.lengths = [length + 1 for length in self._shared.lengths]
-
-    def clear(self) -> None:
-        """Removes every row and frees the buffers."""
-        self._shared.lengths, self._shared.end = [], 0
-        for layer in self.layers:
-            layer.keys = layer.values = None
-
-    def check_integrity(self) -> None:
-        """Raises RuntimeError where the books do not balance; called when the engine is idle and in tests."""
-        shared = self._shared
-        if shared.lengths and not 0 < max(shared.lengths) <= shared.end:
-            raise RuntimeError(f"a row of {max(shared.lengths)} tokens does not fit {shared.end} columns")
-        if not shared.lengths and shared.end:
-            raise RuntimeError(f"no rows, but {shared.end} columns are in use")
-
-    def _shift(self, columns: int) -> None:
-        """Moves all rows to the right (to the left where negative)."""
-        shared = self._shared
-        self._reserve(shared.num_rows, shared.end + max(columns, 0) + 1)
-        for layer in self.layers:
-            layer.shift(columns, shared.num_rows, shared.end)
-        shared.end += columns
-
-    def _reserve(self, rows: int, columns: int) -> None:
-        for layer in self.layers:
-            layer.reserve(rows, columns)
+    def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Where a query must not see a key; both are positions in the sequence, broadcast against each other."""
+        hidden = keys > queries
+        if self.window is not None:
+            hidden = hidden | (keys <= queries - self.window)
+        if self.chunk is not None:
+            hidden = hidden | (keys // self.chunk != queries // self.chunk)
+        return hidden
 
 
-class _Shared:
-    """What all layers have in common: how many columns are in use, and the rows' lengths."""
+@dataclass(frozen=True)
+class Chunk:
+    """A sequence's tokens in a step: `length` of them, after `context` that are in the cache already.
 
-    def __init__(self) -> None:
-        self.lengths: list[int] = []
-        self.end = 0
+    blocks: the sequence's block table, enough for all of them. pictures: [start, end) in the sequence of each placeholder
+    range inside whose tokens see each other both ways; none crosses the chunk's borders.
+    """
+
+    length: int
+    context: int
+    blocks: Sequence[int]
+    pictures: Sequence[tuple[int, int]] = ()
 
     @property
-    def num_rows(self) -> int:
-        return len(self.lengths)
+    def end(self) -> int:
+        """Tokens of the sequence after this step."""
+        return self.context + self.length
+
+
+class StepLayout:
+    """Where each token of a step goes, and what it sees. Chunks of one token come first; they decode as one batch."""
+
+    def __init__(self, chunks: Sequence[Chunk], cache: "PagedKVCache") -> None:
+        self._cache = cache
+        self._decodes = [chunk for chunk in chunks if chunk.length == 1]
+        self.chunks = chunks[len(self._decodes) :]
+        slots = [_slot(chunk.blocks, chunk.context) for chunk in self._decodes]
+        for chunk in self.chunks:
+            slots += [_slot(chunk.blocks, position) for position in range(chunk.context, chunk.end)]
+        self.slots = self._tensor(slots)
+        self._width = max((_num_blocks(chunk.end) for chunk in self._decodes), default=0)
+        table: list[int] = []
+        for chunk in self._decodes:
+            blocks = chunk.blocks[: self._width]
+            table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
+        self.decode_blocks = self._tensor(table)
+        self.chunk_blocks = [self._tensor(chunk.blocks[: _num_blocks(chunk.end)]) for chunk in self.chunks]
+        self._masks: dict[tuple[int, Reach], Tensor | None] = {}
+
+    @property
+    def num_decodes(self) -> int:
+        """Chunks of one token."""
+        return len(self._decodes)
+
+    def reach(self, layer: int) -> Reach:
+        """How far the layer's tokens see."""
+        return self._cache.reaches[layer]
+
+    def decode_mask(self, reach: Reach) -> Tensor:
+        """[1, decodes, 1, keys], to be added to the scores."""
+        key = (-1, reach)
+        if key not in self._masks:
+            positions = torch.tensor([[chunk.context] for chunk in self._decodes])
+            hidden = reach.hides(positions, torch.arange(self._width * BLOCK_TOKENS))
+            self._masks[key] = self._additive(hidden)[None, :, None]
+        mask = self._masks[key]
+        assert mask is not None
+        return mask
+
+    def chunk_mask(self, number: int, reach: Reach) -> Tensor | None:
+        """[length, end] of one prompt chunk, to be added to the scores; None for the plain triangle."""
+        key = (number, reach)
+        if key not in self._masks:
+            self._masks[key] = self._chunk_mask(self.chunks[number], reach)
+        return self._masks[key]
+
+    def _chunk_mask(self, chunk: Chunk, reach: Reach) -> Tensor | None:
+        if not (chunk.context or chunk.pictures or reach.chunk or (reach.window and reach.window < chunk.end)):
+            return None
+        queries, keys = torch.arange(chunk.context, chunk.end)[:, None], torch.arange(chunk.end)
+        hidden = reach.hides(queries, keys)
+        for start, end in chunk.pictures:
+            hidden &= ~((queries >= start) & (queries < end) & (keys >= start) & (keys < end))
+        return self._additive(hidden)
+
+    def _additive(self, hidden: Tensor) -> Tensor:
+        mask = torch.zeros(hidden.shape, dtype=self._cache.dtype).masked_fill(hidden, float("-inf"))
+        return mask.to(self._cache.device)
+
+    def _tensor(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.int64).to(self._cache.device)
+
+
+def _slot(blocks: Sequence[int], position: int) -> int:
+    return blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
+
+
+def _num_blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_TOKENS)
+
+
+class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
+    """The pools of all layers. A forward pass goes with the StepLayout that `step` has made for it."""
+
+    def __init__(self, model: PreTrainedModel, num_blocks: int) -> None:
+        """Allocates the pools and makes `model` attend through them. `num_blocks` counts the null block as well."""
+        slots = num_blocks * BLOCK_TOKENS
+        super().__init__(layers=[_Layer(self, *_pools(layer, slots, model)) for layer in _token_shapes(model)])
+        self.device, self.dtype = model.device, model.dtype
+        self.reaches = _reaches(model.config.get_text_config())
+        self.slots = torch.empty(0, dtype=torch.int64)
+        config = model.config
+        model.set_attn_implementation(ATTENTION if config.get_text_config() is config else {"text_config": ATTENTION})
+
+    @staticmethod
+    def bytes_per_block(model: PreTrainedModel) -> int:
+        """What one block takes in all layers together."""
+        numbers = sum(heads * size for layer in _token_shapes(model) for heads, size in layer)
+        return int(numbers * BLOCK_TOKENS * model.dtype.itemsize)
+
+    def step(self, chunks: Sequence[Chunk]) -> StepLayout:
+        """The layout of the next forward pass, to be given to the model as `layout`."""
+        layout = StepLayout(chunks, self)
+        self.slots = layout.slots
+        return layout
+
+    def erase(self, blocks: Sequence[int]) -> None:
+        """Sets blocks to zero: where a sequence went wrong they may hold NaN, which no mask keeps out (0 · NaN is NaN)."""
+        for layer in self.layers:
+            for pool in (layer.keys, layer.values):
+                pool.view(pool.shape[0], -1, BLOCK_TOKENS, pool.shape[2])[:, list(blocks)] = 0
+
+
+def attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    layout: StepLayout,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """Attention of a step's tokens to their own sequences: query [1, heads, tokens, size] → [1, tokens, heads, size].
+
+    key, value: the layer's pools, from `update`. softcap: bound of the scores (Gemma 2). s_aux: [heads], a score that takes
+    its share of the softmax and adds nothing (gpt-oss).
+    """
+    reach = layout.reach(module.layer_idx)  # type: ignore[arg-type]
+    sdpa = functools.partial(_sdpa, scaling=scaling, softcap=softcap, sinks=s_aux)
+    parts = []
+    if count := layout.num_decodes:
+        # A KV head's queries are one more axis of rows: no key or value is repeated for them.
+        heads, size = key.shape[0], query.shape[3]
+        rows = query[0, :, :count].transpose(0, 1).reshape(count, heads, -1, size).transpose(0, 1)
+        keys, values = (_gather(pool, layout.decode_blocks).view(heads, count, -1, pool.shape[2]) for pool in (key, value))
+        out = sdpa(rows, keys, values, layout.decode_mask(reach), group=True)
+        parts.append(out.transpose(0, 1).flatten(1, 2))
+    at = count
+    for number, (chunk, blocks) in enumerate(zip(layout.chunks, layout.chunk_blocks, strict=True)):
+        keys, values = (_gather(pool, blocks)[None, :, : chunk.end] for pool in (key, value))
+        rows = query[:, :, at : at + chunk.length]
+        parts.append(sdpa(rows, keys, values, layout.chunk_mask(number, reach))[0].transpose(0, 1))
+        at += chunk.length
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0), None
+
+
+ATTENTION = "triton_renderer_paged"
+AttentionInterface.register(ATTENTION, attend)
 
 
 class _Layer(CacheLayerMixin):  # type: ignore[misc]  # transformers is untyped
-    """One layer's buffers. Also serves sliding-window layers: all columns are kept, their mask is narrower."""
+    """One layer's pools."""
 
     is_sliding = False
+    is_compileable = False
 
-    def __init__(self, shared: _Shared) -> None:
+    def __init__(self, cache: PagedKVCache, keys: Tensor, values: Tensor) -> None:
         super().__init__()
-        self.keys: Any = None
-        self.values: Any = None
-        self._shared = shared
+        self._cache, self.keys, self.values = cache, keys, values
+        self.is_initialized = True
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        raise RuntimeError("the batch cache is filled by join, before the first step")
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        raise RuntimeError("the pools are there from the start")
 
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Writes the step's column; returns views of all rows' columns up to and with it."""
-        rows, end = self._shared.num_rows, self._shared.end
-        self.keys[:rows, :, end] = key_states[:, :, 0]
-        self.values[:rows, :, end] = value_states[:, :, 0]
-        return self.keys[:rows, :, : end + 1], self.values[:rows, :, : end + 1]
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Stores a step's keys and values, [1, heads, tokens, size]. Returns the pools, for `attend`."""
+        slots = self._cache.slots
+        self.keys.index_copy_(1, slots, key_states[0])
+        self.values.index_copy_(1, slots, value_states[0])
+        return self.keys, self.values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self._shared.end + query_length, 0
+        return query_length, 0
 
     def get_seq_length(self) -> int:
-        return self._shared.end
+        return 0
 
     def get_max_length(self) -> int:
         return -1
 
-    def store(self, row: int, start: int, keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Copies [1, heads, length, size] into `row` from column `start`."""
-        if self.keys is None:
-            rows, columns = row + 1, start + keys.shape[2] + 1
-            self.keys, self.values = _empty(keys, rows, columns), _empty(values, rows, columns)
-        self.keys[row, :, start : start + keys.shape[2]] = keys[0]
-        self.values[row, :, start : start + values.shape[2]] = values[0]
 
-    def move_row(self, source: int, target: int, end: int) -> None:
-        self.keys[target, :, :end] = self.keys[source, :, :end]
-        self.values[target, :, :end] = self.values[source, :, :end]
-
-    def clear_row(self, row: int, end: int) -> None:
-        """A sequence that went wrong may leave NaN behind, which the next one's mask would not keep out: 0 · NaN is NaN."""
-        self.keys[row, :, :end] = 0
-        self.values[row, :, :end] = 0
-
-    def shift(self, columns: int, rows: int, end: int) -> None:
-        for buffer in (self.keys, self.values):
-            source = buffer[:rows, :, max(-columns, 0) : end].clone()
-            start = max(columns, 0)
-            buffer[:rows, :, start : start + source.shape[2]] = source
-
-    def reserve(self, rows: int, columns: int) -> None:
-        """Grows the buffers, to double at least, so that growing costs little on average."""
-        if self.keys is None or (rows <= self.keys.shape[0] and columns <= self.keys.shape[2]):
-            return
-        rows = self.keys.shape[0] if rows <= self.keys.shape[0] else max(rows, 2 * self.keys.shape[0])
-        columns = self.keys.shape[2] if columns <= self.keys.shape[2] else max(columns, 2 * self.keys.shape[2])
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = _empty(old, rows, columns)
-            new[: old.shape[0], :, : old.shape[2]] = old
-            setattr(self, name, new)
+def _gather(pool: Tensor, blocks: Tensor) -> Tensor:
+    """[heads, blocks · BLOCK_TOKENS, size] of the given blocks."""
+    heads, _, size = pool.shape
+    return pool.view(heads, -1, BLOCK_TOKENS * size).index_select(1, blocks).view(heads, -1, size)
 
 
-def _empty(like: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    # Zeros, not uninitialised memory: a masked column still meets the softmax's weight of zero, and 0 · NaN is NaN.
-    return like.new_zeros(rows, like.shape[1], max(columns, MIN_COLUMNS), like.shape[3])
+def _sdpa(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor | None,
+    *,
+    scaling: float | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+    group: bool = False,
+) -> Tensor:
+    """Attention of query [batch, heads, queries, size] to keys and values [batch, KV heads, keys, size].
+
+    mask: added to the scores; None is the triangle. group: batch is the KV heads, and queries are those of one KV head.
+    """
+    if softcap is None and sinks is None:
+        return F.scaled_dot_product_attention(
+            query,
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=mask is None,
+            scale=scaling,
+            enable_gqa=query.shape[1] != keys.shape[1],
+        )
+    repeats = query.shape[1] // keys.shape[1]
+    keys, values = keys.repeat_interleave(repeats, 1), values.repeat_interleave(repeats, 1)
+    scores = query @ keys.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+    if softcap is not None:
+        scores = softcap * (scores / softcap).tanh()
+    if mask is None:
+        mask = torch.full(scores.shape[-2:], float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
+    scores = scores + mask
+    if sinks is not None:
+        # Of a query's scores in group form, the heads are [batch, 1, queries].
+        column = sinks.view(keys.shape[0], 1, -1, 1) if group else sinks.view(1, -1, 1, 1)
+        scores = torch.cat([scores, column.expand(*scores.shape[:-1], 1).to(scores.dtype)], dim=-1)
+        return scores.softmax(-1)[..., :-1] @ values
+    return scores.softmax(-1) @ values
+
+
+@torch.inference_mode()
+def _token_shapes(model: PreTrainedModel) -> list[tuple[tuple[int, int], tuple[int, int]]]:
+    """For each layer (heads, size) of a token's keys and of its values: from one forward pass, so for any family."""
+    cache = DynamicCache()
+    model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), past_key_values=cache, use_cache=True)
+    return [
+        ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3])) for layer in cache.layers
+    ]
+
+
+def _pools(shapes: tuple[tuple[int, int], tuple[int, int]], slots: int, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+    # Zeros, not uninitialised memory: a hidden slot still meets the softmax's weight of zero, and 0 · NaN is NaN.
+    keys, values = (torch.zeros(heads, slots, size, dtype=model.dtype, device=model.device) for heads, size in shapes)
+    return keys, values
+
+
+def _reaches(config: PreTrainedConfig) -> list[Reach]:
+    """How far each layer sees, from the configuration's `layer_types` and the settings that go with them."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        # Families without layer types use their window, where they have one, in every layer.
+        kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
+    reaches = {
+        "full_attention": Reach(),
+        "sliding_attention": Reach(window=window),
+        "chunked_attention": Reach(chunk=getattr(config, "attention_chunk_size", None)),
+    }
+    return [reaches[kind] for kind in kinds]

@@ -1,42 +1,43 @@
-"""Runs the language model: prefill of one prompt, decode of one token for each row of the batch.
+"""Runs the language model: one forward pass over all tokens of a step.
 
 The forward pass is transformers' own for every model; `mm_encoder_outputs` takes the place of its vision tower.
 """
 
 import inspect
 import math
+from collections.abc import Sequence as Ordered
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.prefill_decode.kv_cache import BatchKVCache
+from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache
+from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
-from triton_renderer.protocol.stages import EncodedItem
+from triton_renderer.protocol.stages import EncodedItem, FeatureForm
 from triton_renderer.settings import Settings
 
-_TOKEN_TYPES = ("mm_token_type_ids", "token_type_ids")
-"""Names under which a family takes it which tokens stand for a picture, as for attention both ways inside one."""
 _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
 class ModelRunner:
-    """The language model and the KV cache of the decode batch. Used by one thread only, in inference mode."""
+    """The language model and its KV cache. Used by one thread only, in inference mode."""
+
+    cache: PagedKVCache
 
     def __init__(self, model: PreTrainedModel) -> None:
+        """The cache is to be allocated before the first step, by `allocate_cache`."""
         self.model = model
         self.config = model.config
         self.device = model.device
         self.dtype = model.dtype
-        text_config = self.config.get_text_config()
-        self.vocab_size: int = text_config.vocab_size
+        self.vocab_size: int = self.config.get_text_config().vocab_size
         self.image_token_id: int | None = getattr(self.config, "image_token_id", None)
-        self.cache = BatchKVCache(text_config.num_hidden_layers)
         vision_config = getattr(self.config, "vision_config", None)
         self.num_deepstack = len(getattr(vision_config, "deepstack_visual_indexes", None) or [])
         self._merge_size = int(getattr(vision_config, "spatial_merge_size", 1))
@@ -55,6 +56,24 @@ class ModelRunner:
             )
         return cls(model)
 
+    @property
+    def pictures_are_whole(self) -> bool:
+        """The tokens of a picture see each other both ways, as families want it that take `token_type_ids` (Gemma 3)."""
+        return "token_type_ids" in self._accepted
+
+    @property
+    def bytes_per_block(self) -> int:
+        """What a block of the KV cache takes."""
+        return PagedKVCache.bytes_per_block(self.model)
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        """Makes the KV cache; `num_blocks` counts the null block as well."""
+        self.cache = PagedKVCache(self.model, num_blocks)
+
+    def erase(self, blocks: Ordered[int]) -> None:
+        """See `PagedKVCache.erase`."""
+        self.cache.erase(blocks)
+
     def checked_grids(self, item: EncodedItem) -> dict[str, torch.Tensor]:
         """The item's metadata that the forward pass takes, as int64 [1, n].
 
@@ -67,8 +86,13 @@ class ModelRunner:
                 raise InvalidRequest(f"the grid {grid} of item {item.mm_hash!r} does not have its {item.rows} rows", "encoded")
         return grids
 
-    def make_prompt(self, token_ids: npt.NDArray[np.int64], multimodal: MultimodalInputs | None) -> Prompt:
-        """Positions of a prompt, from its tokens and the grids of its pictures.
+    def make_prompt(
+        self,
+        token_ids: npt.NDArray[np.int64],
+        multimodal: MultimodalInputs | None,
+        grids: Ordered[dict[str, torch.Tensor]] = (),
+    ) -> Prompt:
+        """Positions of a prompt, from its tokens and the grids of its pictures (`checked_grids`, in the prompt's order).
 
         Raises InvalidRequest where the pictures do not fit the placeholders.
         """
@@ -78,68 +102,66 @@ class ModelRunner:
             # Without pictures the three axes are equal: what get_rope_index would say, without its loop over tokens.
             return Prompt(token_ids, torch.arange(len(token_ids)).expand(3, 1, -1), len(token_ids), None)
         ids = torch.from_numpy(token_ids).unsqueeze(0)
+        joined = {name: torch.cat([grid[name] for grid in grids]) for name in grids[0]}
+        is_image = ids.eq(-1 if self.image_token_id is None else self.image_token_id)
         try:
-            positions, delta = self._get_rope_index(
-                ids, mm_token_type_ids=self._token_types(ids), **_on_cpu(self._grids(multimodal))
-            )
+            positions, delta = self._get_rope_index(ids, mm_token_type_ids=is_image.int(), **joined)
         except (RuntimeError, StopIteration) as error:
             raise InvalidRequest("the pictures' grids do not fit the placeholder ranges", "features.mm_placeholders") from error
         return Prompt(token_ids, positions, len(token_ids) + int(delta), multimodal)
 
-    def prefill(self, prompt: Prompt) -> tuple[torch.Tensor, DynamicCache]:
-        """Logits of the first output token, [1, vocabulary], and the prompt's keys and values.
+    def forward(self, works: Ordered[Work], wanted: Ordered[int]) -> torch.Tensor:
+        """Computes a step: works of one token first. Returns logits [wanted, vocabulary].
 
-        The caller lets the cache join the batch, once for each choice that goes on.
+        wanted: which of the step's tokens, counted through all works, need them; at least one.
         """
-        inputs: dict[str, Any] = {"position_ids": prompt.position_ids.to(self.device)}
-        ids = torch.from_numpy(prompt.token_ids).unsqueeze(0).to(self.device)
-        if prompt.multimodal is not None:
-            inputs["mm_encoder_outputs"] = {"image": _encoder_output(prompt.multimodal)}
-            inputs |= {name: self._token_types(ids) for name in _TOKEN_TYPES if name in self._accepted}
-            inputs |= {name: grid.to(self.device) for name, grid in self._grids(prompt.multimodal).items()}
-        # Without the config, every layer keeps all its keys: a sliding window is a matter of the mask, in decode too.
-        cache = DynamicCache()
-        output = self.model(input_ids=ids, past_key_values=cache, use_cache=True, logits_to_keep=1, **inputs)
-        return output.logits[:, -1], cache
-
-    def decode(self, token_ids: list[int], positions: list[int]) -> torch.Tensor:
-        """One token for each row of the cache, in its order. Returns logits [rows, vocabulary]."""
-        mask = self.cache.prepare_step().to(self.device)
-        position_ids = torch.tensor(positions, device=self.device).unsqueeze(1)
-        if self._get_rope_index is not None:
-            position_ids = position_ids.expand(3, -1, -1)
+        spans = [(work.sequence, work.start, work.end) for work in works]
+        layout = self.cache.step([self._chunk(work) for work in works])
+        ids = np.concatenate([sequence.token_ids(start, end) for sequence, start, end in spans])
+        positions = torch.cat([sequence.positions(start, end) for sequence, start, end in spans], dim=-1)
         output = self.model(
-            input_ids=torch.tensor(token_ids, device=self.device).unsqueeze(1),
-            attention_mask=mask,
-            position_ids=position_ids,
+            input_ids=torch.from_numpy(ids).unsqueeze(0).to(self.device),
+            position_ids=positions.to(self.device),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=1,
+            logits_to_keep=torch.tensor(wanted, device=self.device),
+            layout=layout,
+            **self._multimodal(works),
         )
-        self.cache.advance()
-        logits: torch.Tensor = output.logits[:, -1]
+        logits: torch.Tensor = output.logits[0]
         return logits
 
-    def _token_types(self, ids: torch.Tensor) -> torch.Tensor:
-        """1 where a token takes a row of a picture, else 0: [1, tokens] int32."""
-        return ids.eq(-1 if self.image_token_id is None else self.image_token_id).int()
+    def _chunk(self, work: Work) -> Chunk:
+        sequence = work.sequence
+        pictures = [
+            (picture.start, picture.end)
+            for picture in sequence.request.prompt.pictures
+            if self.pictures_are_whole and work.start <= picture.start and picture.end <= work.end
+        ]
+        return Chunk(work.length, work.start, sequence.blocks, pictures)
 
     @staticmethod
-    def _grids(multimodal: MultimodalInputs) -> dict[str, torch.Tensor]:
-        names = multimodal.grids[0].keys()
-        return {name: torch.cat([grid[name] for grid in multimodal.grids]) for name in names}
+    def _multimodal(works: Ordered[Work]) -> dict[str, Any]:
+        """What the forward pass takes in place of pixels: the rows of the step's picture tokens."""
+        parts: list[torch.Tensor] = []
+        form: FeatureForm = "list"
+        for work in works:
+            multimodal = work.sequence.request.prompt.multimodal
+            if multimodal is None:
+                continue
+            rows = multimodal.between(work.start, work.end)
+            if rows.shape[1]:
+                parts.append(rows)
+                form = multimodal.form
+        return {"mm_encoder_outputs": {"image": _encoder_output(torch.cat(parts, dim=1), form)}} if parts else {}
 
 
-def _encoder_output(multimodal: MultimodalInputs) -> BaseModelOutputWithPooling:
-    """What `get_image_features` would have returned for all items: their rows, and one list of tensors a DeepStack layer."""
-    rows = tuple(features[0] for features in multimodal.features)
-    joined = torch.cat(rows)
-    pooled = {"list": rows, "rows": joined, "items": joined.unsqueeze(0)}[multimodal.form]
+def _encoder_output(rows: torch.Tensor, form: FeatureForm) -> BaseModelOutputWithPooling:
+    """What `get_image_features` would have returned: the rows, and for each DeepStack layer a list of tensors.
+
+    rows: [1 + deepstack, rows, hidden].
+    """
+    pooled = {"list": (rows[0],), "rows": rows[0], "items": rows[:1]}[form]
     output = BaseModelOutputWithPooling(pooler_output=pooled)
-    depth = multimodal.features[0].shape[0]
-    output["deepstack_features"] = [[features[layer] for features in multimodal.features] for layer in range(1, depth)]
+    output["deepstack_features"] = [[layer] for layer in rows[1:]]
     return output
-
-
-def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return {name: tensor.cpu() for name, tensor in tensors.items()}

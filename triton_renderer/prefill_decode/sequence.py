@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from triton_renderer.errors import RendererError
+from triton_renderer.prefill_decode.blocks import BlockHashes
 from triton_renderer.prefill_decode.stopping import StopChecker
 from triton_renderer.protocol.generate import GenerateTokenLogprob
 from triton_renderer.protocol.stages import FeatureForm, FinishReason, GeneratedChunk, RequestContext
@@ -18,17 +19,33 @@ _arrivals = itertools.count()
 
 
 @dataclass(frozen=True)
+class Picture:
+    """Where a picture's placeholder range is in the prompt, [start, end), and a digest of what the encoder made of it."""
+
+    start: int
+    end: int
+    digest: bytes
+
+
+@dataclass(frozen=True)
 class MultimodalInputs:
     """The encoder's rows of one prompt, ready for the model's forward pass.
 
-    features: for each item [1 + deepstack, rows, hidden], in the model's dtype and on its device.
-    grids: for each item its metadata as int64 tensors of shape [1, n] ({"image_grid_thw": [[1, 6, 6]]}).
+    rows: [1 + deepstack, rows, hidden], of all pictures in the prompt's order, in the model's dtype and on its device.
+    places: [rows] int64 ascending, the position in the prompt of the token that takes each row.
+    pictures: in the prompt's order.
     form: how the model takes the rows of all items.
     """
 
-    features: list[torch.Tensor]
-    grids: list[dict[str, torch.Tensor]]
+    rows: torch.Tensor
+    places: npt.NDArray[np.int64]
+    pictures: tuple[Picture, ...]
     form: FeatureForm = "list"
+
+    def between(self, start: int, end: int) -> torch.Tensor:
+        """The rows of the tokens at [start, end) of the prompt: [1 + deepstack, n, hidden], a view."""
+        first, behind = np.searchsorted(self.places, (start, end)).tolist()
+        return self.rows[:, first:behind]
 
 
 @dataclass(frozen=True)
@@ -40,6 +57,16 @@ class Prompt:
     next_position: int
     """Position of the first generated token; behind a picture smaller than the number of tokens (M-RoPE)."""
     multimodal: MultimodalInputs | None = None
+
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """The pictures, in the order of the prompt."""
+        return self.multimodal.pictures if self.multimodal else ()
+
+    @property
+    def num_tokens(self) -> int:
+        """Its length."""
+        return len(self.token_ids)
 
 
 class Sink(Protocol):
@@ -64,7 +91,14 @@ class Sequence:
     stop: StopChecker
     random: torch.Generator | None
     """Drawn from for this choice only, so that a seed gives the same tokens whatever else is in the batch."""
+    hashes: BlockHashes
     output_ids: list[int] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    """The blocks of the KV cache that it uses, in the order of its tokens."""
+    num_computed: int = 0
+    """Tokens whose keys and values are in the cache."""
+    num_cached: int = 0
+    """Tokens of the prompt that were in the cache when it was first scheduled."""
     logprobs: list[GenerateTokenLogprob] = field(default_factory=list)
     """Of the tokens that are not sent yet."""
     num_sent: int = 0
@@ -80,12 +114,32 @@ class Sequence:
     @property
     def num_tokens(self) -> int:
         """Prompt and output together."""
-        return len(self.request.prompt.token_ids) + len(self.output_ids)
+        return self.request.prompt.num_tokens + len(self.output_ids)
 
     @property
-    def position(self) -> int:
-        """Position of the newest output token, which the next decode step feeds to the model."""
-        return self.request.prompt.next_position + len(self.output_ids) - 1
+    def num_uncomputed(self) -> int:
+        """Tokens whose keys and values are not in the cache. One: the next step decodes it. More: they are to be prefilled."""
+        return self.num_tokens - self.num_computed
+
+    def token_ids(self, start: int, end: int) -> npt.NDArray[np.int64]:
+        """The tokens at [start, end) of prompt and output together."""
+        prompt = self.request.prompt
+        behind = prompt.num_tokens
+        if start >= behind:
+            return np.array(self.output_ids[start - behind : end - behind], np.int64)
+        if end <= behind:
+            return prompt.token_ids[start:end]
+        return np.concatenate([prompt.token_ids[start:], np.array(self.output_ids[: end - behind], np.int64)])
+
+    def positions(self, start: int, end: int) -> torch.Tensor:
+        """Positions of the tokens at [start, end), as the model takes them: [1, n], or [3, 1, n] with M-RoPE."""
+        prompt = self.request.prompt
+        inside = prompt.position_ids[..., start:end]
+        if end <= prompt.num_tokens:
+            return inside
+        shift = prompt.next_position - prompt.num_tokens
+        behind = torch.arange(max(start, prompt.num_tokens) + shift, end + shift)
+        return torch.cat([inside, behind.expand(*inside.shape[:-1], -1)], dim=-1)
 
 
 @dataclass(eq=False)

@@ -4,27 +4,26 @@ import logging
 import time
 from collections.abc import Iterable
 
+import blake3
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest, StageUnavailable
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool
 from triton_renderer.prefill_decode.engine import Engine
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.scheduler import Scheduler
-from triton_renderer.prefill_decode.sequence import MultimodalInputs, Request, Sequence, Sink
+from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, Request, Sequence, Sink
 from triton_renderer.prefill_decode.stopping import StopChecker
 from triton_renderer.protocol.sampling import MAX_LOGPROBS
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, RequestContext
-from triton_renderer.settings import Settings
+from triton_renderer.settings import Settings, SettingsError
 from triton_renderer.text.detokenizer import PROMPT_TAIL
 from triton_renderer.text.tokenizer import eos_token_ids, load_tokenizer
 
 log = logging.getLogger(__name__)
-
-MAX_PREFILL_TOKENS = 2048
-"""Prompt tokens of one step."""
 
 _EMBEDDING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _UNSUPPORTED = ("structured_outputs", "bad_words", "prompt_logprobs")
@@ -39,9 +38,17 @@ class PrefillDecode:
         self._tokenizer = load_tokenizer(settings.model)
         self.max_model_len = checkpoint.context_length(runner.config, settings)
         self._eos_token_ids = eos_token_ids(settings.model, runner.config, self._tokenizer)
-        self.engine = Engine(
-            runner, Scheduler(settings.max_running_requests, settings.max_waiting_requests, MAX_PREFILL_TOKENS)
+        num_blocks = _num_blocks(runner, settings, self.max_model_len)
+        runner.allocate_cache(num_blocks)
+        scheduler = Scheduler(
+            BlockPool(num_blocks),
+            max_running=settings.max_running_requests,
+            max_waiting=settings.max_waiting_requests,
+            max_step_tokens=max(settings.max_step_tokens, settings.max_running_requests),
+            prefix_caching=settings.prefix_caching,
+            whole_pictures=runner.pictures_are_whole,
         )
+        self.engine = Engine(runner, scheduler)
         self.engine.start()
 
     @classmethod
@@ -68,8 +75,8 @@ class PrefillDecode:
         """
         self._check_sampling(context)
         self._check_tokens(token_ids, context)
-        multimodal = self._multimodal(token_ids, embeddings, encoded)
-        prompt = self._runner.make_prompt(token_ids.copy(), multimodal)
+        multimodal, grids = self._multimodal(token_ids, embeddings, encoded)
+        prompt = self._runner.make_prompt(token_ids.copy(), multimodal, grids)
         self.engine.add(
             Request(
                 context=context,
@@ -118,7 +125,11 @@ class PrefillDecode:
             prompt_tail=request.prompt.token_ids[-PROMPT_TAIL:].tolist(),
             want_text=request.context.output_mode == "text",
         )
-        return Sequence(request, index, stop, generator)
+        hashes = BlockHashes(
+            request.context.cache_salt,
+            [(picture.start, picture.end, picture.digest) for picture in request.prompt.pictures],
+        )
+        return Sequence(request, index, stop, generator, hashes)
 
     def _check_sampling(self, context: RequestContext) -> None:
         params = context.sampling_params
@@ -165,17 +176,22 @@ class PrefillDecode:
 
     def _multimodal(
         self, token_ids: npt.NDArray[np.int64], embeddings: torch.Tensor, encoded: EncodedItems
-    ) -> MultimodalInputs | None:
-        """The rows of each item in the order of the prompt, checked against its placeholders."""
+    ) -> tuple[MultimodalInputs | None, list[dict[str, torch.Tensor]]]:
+        """The rows of each item in the order of the prompt, checked against its placeholders, and the items' grids."""
         is_image = token_ids == (-1 if self._runner.image_token_id is None else self._runner.image_token_id)
         items = sorted(encoded.items, key=lambda item: item.placeholder.offset)
         _check_placeholders(items, is_image)
         if not items and embeddings.numel() == 0:
-            return None
+            return None, []
         features = self._features(embeddings, encoded)
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
+        ordered = [features[index] for index in order]
         grids = [self._runner.checked_grids(item) for item in items]
-        return MultimodalInputs([features[index] for index in order], grids, encoded.form)
+        pictures = tuple(
+            Picture(item.placeholder.offset, item.placeholder.offset + item.placeholder.length, _digest(rows, grid))
+            for item, rows, grid in zip(items, ordered, grids, strict=True)
+        )
+        return MultimodalInputs(torch.cat(ordered, dim=1), is_image.nonzero()[0], pictures, encoded.form), grids
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
         """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""
@@ -199,6 +215,43 @@ class PrefillDecode:
             raise InvalidRequest("embeddings holds values that are not finite", "embeddings")
         parts = rows.split([depth * count * width for depth, count, width in shapes])  # type: ignore[no-untyped-call]
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _digest(rows: torch.Tensor, grid: dict[str, torch.Tensor]) -> bytes:
+    """What a picture is to the KV cache: 32 bytes over its rows and its grid. Nobody is taken at his word for it.
+
+    rows: [1 + deepstack, rows, hidden].
+    """
+    hasher = blake3.blake3(repr(sorted((name, value.tolist()) for name, value in grid.items())).encode())
+    return hasher.update(rows.contiguous().view(torch.uint8).cpu().numpy().data).digest()
+
+
+def _num_blocks(runner: ModelRunner, settings: Settings, max_model_len: int) -> int:
+    """Blocks that the memory for the KV cache holds, the null block among them.
+
+    Raises SettingsError where one request of the longest kind would not fit: it could never end.
+    """
+    size, budget = runner.bytes_per_block, settings.kv_cache_bytes
+    if budget is None:
+        budget = _free_bytes(runner.device)
+    needed = -(-(max_model_len + 1) // BLOCK_TOKENS) + 1
+    if budget // size < needed:
+        raise SettingsError(
+            f"KV_CACHE_BYTES={budget} holds {budget // size * BLOCK_TOKENS} tokens, a request may have {max_model_len}: "
+            f"{needed * size} bytes are needed, or a smaller MAX_MODEL_LEN"
+        )
+    # More than all places can use at once would only make the cache of prefixes larger, which is welcome.
+    blocks = budget // size
+    log.info("KV cache: %d blocks of %d tokens, %.1f MiB", blocks, BLOCK_TOKENS, blocks * size / 2**20)
+    return int(blocks)
+
+
+def _free_bytes(device: torch.device) -> int:
+    """The default budget: on a GPU most of what the weights have left, else a gibibyte."""
+    if device.type != "cuda":
+        return 2**30
+    free, _ = torch.cuda.mem_get_info(device)
+    return int(free * 0.8)
 
 
 def _check_placeholders(items: list[EncodedItem], is_image: npt.NDArray[np.bool_]) -> None:

@@ -2,13 +2,18 @@
 
 import threading
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from triton_renderer.errors import RendererError
-from triton_renderer.prefill_decode.sequence import Prompt, Request, Sequence
+from triton_renderer.prefill_decode import sequence
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool
+from triton_renderer.prefill_decode.scheduler import Scheduler, Work
+from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, Prompt, Request
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import GeneratedChunk, RequestContext
 
@@ -19,31 +24,52 @@ EOS = 49
 class CountingRunner:
     """After token t comes t + 1 (modulo 40): the output is known from the prompt's last token.
 
-    `fail_prefill` and `fail_decode` are exceptions to raise; `step_s` is the time that a step takes.
+    `fail_prefill` and `fail_decode` are exceptions to raise for a step that prefills, or decodes; `step_s` is the time that
+    a step takes. Checks what the scheduler promises of a step.
     """
 
     def __init__(self) -> None:
-        self.cache = RowCounter()
         self.fail_prefill: Exception | None = None
         self.fail_decode: Exception | None = None
         self.nan_for: int | None = None
         """After this token the model's output is not finite."""
         self.step_s = 0.0
         self.batch_sizes: list[int] = []
+        self.steps: list[list[int]] = []
+        """The number of tokens of each work of each step."""
+        self.erased: list[int] = []
+        self._slots: dict[tuple[int, int], int] = {}
 
-    def prefill(self, prompt: Prompt) -> tuple[torch.Tensor, int]:
-        if self.fail_prefill:
-            raise self.fail_prefill
-        return self._logits([int(prompt.token_ids[-1])]), len(prompt.token_ids)
-
-    def decode(self, token_ids: list[int], positions: list[int]) -> torch.Tensor:
+    def forward(self, works: Sequence[Work], wanted: Sequence[int]) -> torch.Tensor:
         time.sleep(self.step_s)
-        if self.fail_decode:
-            error, self.fail_decode = self.fail_decode, None
-            raise error
-        assert len(token_ids) == self.cache.num_rows
-        self.batch_sizes.append(len(token_ids))
-        return self._logits(token_ids)
+        lengths = [work.length for work in works]
+        assert lengths == sorted(lengths, key=lambda length: length > 1), "works of one token do not come first"
+        is_prefill = [work.end <= work.sequence.request.prompt.num_tokens for work in works]
+        for fault, is_it in ((self.fail_prefill, any(is_prefill)), (self.fail_decode, not all(is_prefill))):
+            if fault and is_it:
+                raise fault
+        used: list[int] = []
+        for work in works:
+            num_blocks = -(-work.end // BLOCK_TOKENS)
+            assert 0 < work.length <= work.sequence.num_uncomputed
+            assert len(work.sequence.blocks) >= num_blocks, "a sequence has too few blocks"
+            used += work.sequence.blocks[work.start // BLOCK_TOKENS : num_blocks]
+            self._remember(work)
+        assert len(used) == len(set(used)), "two sequences write to one block"
+        self.steps.append(lengths)
+        self.batch_sizes.append(is_prefill.count(False))
+        tokens = np.concatenate([work.sequence.token_ids(work.start, work.end) for work in works])
+        return self._logits(tokens[list(wanted)].tolist())
+
+    def _remember(self, work: Work) -> None:
+        """Stores the work's tokens in its slots, and looks whether those before it are still there."""
+        places = [(work.sequence.blocks[i // BLOCK_TOKENS], i % BLOCK_TOKENS) for i in range(work.end)]
+        tokens = work.sequence.token_ids(0, work.end).tolist()
+        self._slots |= dict(zip(places[work.start :], tokens[work.start :], strict=True))
+        assert [self._slots.get(place) for place in places] == tokens, "the cache does not hold the sequence"
+
+    def erase(self, blocks: Sequence[int]) -> None:
+        self.erased += blocks
 
     def _logits(self, token_ids: list[int]) -> torch.Tensor:
         logits = torch.zeros(len(token_ids), VOCAB_SIZE)
@@ -52,30 +78,9 @@ class CountingRunner:
         return logits
 
 
-class RowCounter:
-    """The part of the KV cache that the engine keeps in step."""
-
-    def __init__(self) -> None:
-        self.num_rows = 0
-        self.fail_join: Exception | None = None
-        self.fail_leave: Exception | None = None
-
-    def join(self, prefilled: int) -> None:
-        if self.fail_join:
-            raise self.fail_join
-        self.num_rows += 1
-
-    def leave(self, row: int) -> None:
-        if self.fail_leave:
-            raise self.fail_leave
-        assert 0 <= row < self.num_rows
-        self.num_rows -= 1
-
-    def clear(self) -> None:
-        self.num_rows = 0
-
-    def check_integrity(self) -> None:
-        assert self.num_rows == 0, "rows are left behind although the engine is idle"
+def make_scheduler(num_blocks: int = 200, **options: Any) -> Scheduler:
+    limits = {"max_running": 4, "max_waiting": 100, "max_step_tokens": 64}
+    return Scheduler(BlockPool(num_blocks), **(limits | options))
 
 
 class NotingSink:
@@ -139,16 +144,24 @@ def make_request(  # noqa: PLR0917  # a test names those it cares about
     request_id: str = "r",
     external_id: str | None = None,
     priority: int = 0,
+    cache_salt: str | None = None,
+    pictures: Sequence[tuple[int, int, bytes]] = (),
     **sampling: object,
 ) -> Request:
     token_ids: npt.NDArray[np.int64] = np.array(prompt or [1, 2, 3], np.int64)
     params = SamplingParams.model_validate({"temperature": 0, "max_tokens": max_tokens} | sampling)
-    context = RequestContext(id=request_id, external_id=external_id, stream=stream, sampling_params=params, priority=priority)
-
-    def make_sequence(request: Request, index: int) -> Sequence:
-        generator = torch.Generator().manual_seed((params.seed or 0) + index)
-        return Sequence(request, index, TokenLimit(max_tokens), generator)  # type: ignore[arg-type]
-
-    return Request(
-        context, Prompt(token_ids, torch.arange(len(token_ids))[None], len(token_ids)), max_tokens, sink, make_sequence
+    context = RequestContext(
+        id=request_id, external_id=external_id, stream=stream, sampling_params=params, priority=priority, cache_salt=cache_salt
     )
+    hashed = [(start, end, digest) for start, end, digest in pictures]
+
+    def make_sequence(request: Request, index: int) -> sequence.Sequence:
+        generator = torch.Generator().manual_seed((params.seed or 0) + index)
+        stop: Any = TokenLimit(max_tokens)
+        return sequence.Sequence(request, index, stop, generator, BlockHashes(cache_salt, hashed))
+
+    places = np.concatenate([np.arange(start, end) for start, end, _ in pictures] or [np.empty(0, np.int64)])
+    multimodal = MultimodalInputs(torch.zeros(1, len(places), 2), places, tuple(Picture(*picture) for picture in pictures))
+    positions = torch.arange(len(token_ids))[None]
+    inputs = Prompt(token_ids, positions, len(token_ids), multimodal if pictures else None)
+    return Request(context, inputs, max_tokens, sink, make_sequence)

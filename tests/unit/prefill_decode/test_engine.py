@@ -3,13 +3,13 @@
 import threading
 import time
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
-from tests.unit.prefill_decode.fakes import CountingRunner, NotingSink, make_request
+from tests.unit.prefill_decode.fakes import CountingRunner, NotingSink, make_request, make_scheduler
 from triton_renderer.errors import Cancelled, InvalidRequest, QueueFull, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.engine import Engine
-from triton_renderer.prefill_decode.scheduler import Scheduler
 
 
 @pytest.fixture
@@ -19,12 +19,20 @@ def runner() -> CountingRunner:
 
 @pytest.fixture
 def engine(runner: CountingRunner) -> Iterator[Engine]:
-    engine = Engine(runner, Scheduler(max_running=4, max_waiting=100, max_prefill_tokens=64))  # type: ignore[arg-type]
+    engine = Engine(runner, make_scheduler())  # type: ignore[arg-type]
     engine.start()
     yield engine
     engine.close()
     assert not engine.is_alive
-    assert runner.cache.num_rows == 0
+    assert_empty(engine)
+
+
+def assert_empty(engine: Engine) -> None:
+    """Nobody has a place or a block."""
+    pool = engine._scheduler.pool
+    wait_until(lambda: pool.num_unused == pool.num_usable)
+    engine._scheduler.check_integrity()
+    assert engine.load == {"running": 0, "waiting": 0}
 
 
 def wait_until(condition: object, timeout_s: float = 5.0) -> None:
@@ -109,6 +117,7 @@ def test_exception_in_decode_fails_the_running_requests_and_the_engine_goes_on(e
     wait_until(lambda: running.token_ids)
     runner.fail_decode = RuntimeError("broken")
     assert type(running.wait().error) is RendererError
+    runner.fail_decode = None
     engine.add(make_request(later))
     assert later.wait().error is None
     assert (running.num_ends, later.num_ends) == (1, 1)
@@ -126,28 +135,61 @@ def test_output_that_is_not_finite_fails_that_request_alone(engine: Engine, runn
     assert good.error is None
 
 
-@pytest.mark.parametrize("fault", ["join", "leave"])
-def test_broken_cache_fails_all_that_run_spares_those_that_wait_and_the_engine_goes_on(
-    engine: Engine, runner: CountingRunner, fault: str
+def test_request_that_makes_a_step_fail_fails_alone(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    running, bad = [NotingSink() for _ in range(3)], NotingSink()
+    for index, sink in enumerate(running):
+        engine.add(make_request(sink, [index], max_tokens=60, request_id=str(index)))
+    wait_until(lambda: all(sink.token_ids for sink in running))
+    runner.fail_prefill = RuntimeError("the device is out of memory")
+    engine.add(make_request(bad))
+    assert type(bad.wait().error) is RendererError
+    runner.fail_prefill = None
+    for index, sink in enumerate(running):
+        assert sink.wait().token_ids == [(index + 1 + i) % 40 for i in range(60)]
+
+
+def test_books_that_are_wrong_fail_all_that_run_and_the_engine_goes_on(
+    engine: Engine, runner: CountingRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runner.step_s = 0.005
-    running, waiting = [NotingSink() for _ in range(3)], NotingSink()
+    running, waiting = [NotingSink() for _ in range(4)], NotingSink()
     for index, sink in enumerate(running):
         engine.add(make_request(sink, max_tokens=1000, request_id=str(index)))
     wait_until(lambda: all(sink.token_ids for sink in running))
-    error = RuntimeError("the device is out of memory")
-    if fault == "join":
-        runner.cache.fail_join = error
-        engine.add(make_request(NotingSink(), request_id="joins"))
-    else:
-        runner.cache.fail_leave = error
-        engine.abort(["0"])
-    for sink in running[1:]:
-        assert type(sink.wait().error) is RendererError
-    runner.cache.fail_join = runner.cache.fail_leave = None
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._scheduler, "computed", Mock(side_effect=KeyError("a block")))
+        running[0].wait()
     engine.add(make_request(waiting))
+    for sink in running:
+        assert type(sink.wait().error) is RendererError
     assert waiting.wait().error is None
-    assert [sink.wait().num_ends for sink in running] == [1, 1, 1]
+    assert [sink.num_ends for sink in running] == [1] * 4
+
+
+def test_what_a_request_that_went_wrong_left_in_the_cache_is_erased_and_not_found(
+    engine: Engine, runner: CountingRunner
+) -> None:
+    runner.nan_for = 7
+    prompt = [1] * 40 + [7]
+    engine.add(make_request(bad := NotingSink(), prompt))
+    assert bad.wait().error is not None
+    assert len(runner.erased) == 3
+    assert engine._scheduler.pool.num_cached == 0
+
+
+def test_full_cache_pushes_the_last_one_out_and_loses_nothing(runner: CountingRunner) -> None:
+    """8 blocks for 3 sequences that grow to 6 each."""
+    engine = Engine(runner, make_scheduler(num_blocks=9))  # type: ignore[arg-type]
+    engine.start()
+    sinks = [NotingSink() for _ in range(3)]
+    for index, sink in enumerate(sinks):
+        engine.add(make_request(sink, [10 * index], max_tokens=90, request_id=str(index), stream=index != 1))
+    for index, sink in enumerate(sinks):
+        assert sink.wait().token_ids == [(10 * index + 1 + i) % 40 for i in range(90)]
+    assert engine._scheduler.num_preemptions > 0
+    engine.close()
+    assert_empty(engine)
 
 
 @pytest.mark.parametrize("name", ["internal", "client's"])
@@ -161,7 +203,7 @@ def test_abort_finishes_with_abort_within_a_step(engine: Engine, runner: Countin
     sink.wait()
     assert sink.finish_reasons == ["abort"]
     assert len(sink.token_ids) <= before + 3
-    assert runner.cache.num_rows == 0
+    assert_empty(engine)
 
 
 def test_abort_of_a_plain_request_delivers_what_there_is(engine: Engine, runner: CountingRunner) -> None:
@@ -206,7 +248,7 @@ def test_cancelled_client_ends_its_request(engine: Engine, runner: CountingRunne
     wait_until(lambda: sink.token_ids)
     sink.cancelled = True
     assert isinstance(sink.wait().error, Cancelled)
-    assert runner.cache.num_rows == 0
+    assert_empty(engine)
 
 
 def test_close_fails_running_waiting_and_later_requests(engine: Engine, runner: CountingRunner) -> None:
@@ -231,7 +273,7 @@ def test_idle_engine_keeps_its_heartbeat(engine: Engine) -> None:
 def test_full_queue_is_refused() -> None:
     runner = CountingRunner()
     runner.step_s = 0.01
-    engine = Engine(runner, Scheduler(max_running=1, max_waiting=2, max_prefill_tokens=64))  # type: ignore[arg-type]
+    engine = Engine(runner, make_scheduler(max_running=1, max_waiting=2))  # type: ignore[arg-type]
     engine.start()
     sinks = [NotingSink() for _ in range(6)]
     for index, sink in enumerate(sinks):
@@ -243,10 +285,11 @@ def test_full_queue_is_refused() -> None:
     assert all(sink.wait().num_ends == 1 for sink in sinks)
 
 
-def test_more_choices_than_places_is_the_clients_mistake(engine: Engine) -> None:
+def test_more_choices_than_places_take_turns(engine: Engine, runner: CountingRunner) -> None:
     sink = NotingSink()
-    engine.add(make_request(sink, n=5))
-    assert isinstance(sink.wait().error, InvalidRequest)
+    engine.add(make_request(sink, [7], n=9, max_tokens=3, stream=False))
+    assert sink.wait().token_ids == [8, 9, 10] * 9
+    assert max(map(len, runner.steps)) <= 4
 
 
 def test_sinks_of_many_threads_each_end_once(engine: Engine) -> None:

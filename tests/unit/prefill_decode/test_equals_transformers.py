@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,8 +36,8 @@ class Case:
 
 
 class Pipeline:
-    def __init__(self) -> None:
-        self.settings = load_settings(dtype="float32")
+    def __init__(self, **settings: Any) -> None:
+        self.settings = load_settings(dtype="float32", **settings)
         self.encoder = Encoder.load(self.settings)
         self.stage = PrefillDecode.load(self.settings)
         self.model = AutoModelForImageTextToText.from_pretrained(self.settings.model, dtype=torch.float32).eval()
@@ -106,11 +107,20 @@ class Pipeline:
         return sink
 
 
-@pytest.fixture(scope="module")
-def pipeline() -> Iterator[Pipeline]:
+VARIANTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "prompts in chunks, nothing cached": {"max_step_tokens": 32, "prefix_caching": False},
+    "preempting": {"max_model_len": 400, "kv_cache_bytes": 2_000_000},
+}
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def pipeline(request: pytest.FixtureRequest) -> Iterator[Pipeline]:
     torch.set_num_threads(1)
-    pipeline = Pipeline()
+    pipeline = Pipeline(**VARIANTS[request.param])
     yield pipeline
+    if request.param == "preempting":
+        assert pipeline.stage.engine._scheduler.num_preemptions > 0
     pipeline.stage.close()
 
 
