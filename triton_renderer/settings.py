@@ -86,6 +86,9 @@ class Settings(BaseSettings):
     )
     prefix_caching: bool = Field(True, description="keep the KV cache of prompts for later ones that begin alike")
     max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
+    queue_timeout_s: float = Field(
+        300.0, ge=0.01, le=86_400, description="longest time that a request may wait for a place in the batch, in seconds"
+    )
     request_timeout_s: float = Field(600.0, ge=0.01, le=86_400, description="longest time that a request may take, in seconds")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="verbosity of the logs")
 

@@ -68,6 +68,38 @@ def get_input_tensor_by_name(request: Request, name: str) -> Tensor | None:
     return Tensor(name, request.inputs[name]) if name in request.inputs else None
 
 
+class MetricFamily:
+    """Notes what is shown: `shown[name, labels]` is the metric's value."""
+
+    COUNTER, GAUGE = range(2)
+    shown: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
+
+    def __init__(self, *, name: str, description: str, kind: int) -> None:
+        self.name, self.kind = name, kind
+
+    def Metric(self, *, labels: dict[str, str]) -> "_Metric":  # Triton's name
+        key = (self.name, tuple(labels.items()))
+        if key in self.shown:
+            raise RuntimeError("this metric is there already")
+        self.shown[key] = 0.0
+        return _Metric(self, key)
+
+
+class _Metric:
+    def __init__(self, family: MetricFamily, key: Any) -> None:
+        self.family, self.key = family, key
+
+    def increment(self, value: float) -> None:
+        if value < 0:
+            raise ValueError("a counter does not go back")
+        self.family.shown[self.key] += value
+
+    def set(self, value: float) -> None:
+        if self.family.kind != MetricFamily.GAUGE:
+            raise ValueError("only a gauge can be set")
+        self.family.shown[self.key] = value
+
+
 def document(json: bytes) -> npt.NDArray[Any]:
     """A BYTES tensor with one element."""
     return np.array([json], dtype=np.object_)

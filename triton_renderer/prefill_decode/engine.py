@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-from triton_renderer.errors import Cancelled, RendererError, StageUnavailable
+from triton_renderer.errors import Cancelled, QueueFull, RendererError, StageUnavailable
+from triton_renderer.prefill_decode.metrics import EngineMetrics
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.sampler import sample
 from triton_renderer.prefill_decode.scheduler import Scheduler, Work
@@ -38,9 +39,13 @@ INTERNAL_ERROR = "the engine failed on this request; the server's log has the re
 class Engine:
     """Owns the model, the KV cache and every request from `add` to its end."""
 
-    def __init__(self, runner: ModelRunner, scheduler: Scheduler) -> None:
+    def __init__(self, runner: ModelRunner, scheduler: Scheduler, queue_timeout_s: float = float("inf")) -> None:
+        """`queue_timeout_s`: how long a request may wait for its first place in the batch."""
         self._runner = runner
         self._scheduler = scheduler
+        self._queue_timeout_s = queue_timeout_s
+        self.metrics = EngineMetrics()
+        self._watch()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._requests: dict[int, Request] = {}  # open ones, by arrival
         # An abort can overtake its request, which may still be in an earlier stage.
@@ -48,6 +53,7 @@ class Engine:
         self._closed = False
         self._lock = threading.Lock()  # orders add against close
         self._next_poll = 0.0
+        self._num_preemptions = 0
         self.heartbeat = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
@@ -93,6 +99,15 @@ class Engine:
         """Sequences that run and requests that wait, as of the last step."""
         return {"running": len(self._scheduler.running), "waiting": self._scheduler.num_waiting_requests}
 
+    def _watch(self) -> None:
+        """Gauges, read by the thread that shows them: whole numbers and lengths, right as of some moment in a step."""
+        pool = self._scheduler.pool
+        watch = self.metrics.watch
+        watch("running_sequences", "Sequences that have a place in the batch", lambda: self.load["running"])
+        watch("waiting_requests", "Requests that wait for a place", lambda: self.load["waiting"])
+        watch("kv_cache_used_ratio", "Blocks that sequences use, of all", lambda: 1 - pool.num_unused / pool.num_usable)
+        watch("kv_cache_cached_blocks", "Blocks whose content later prompts can find", lambda: pool.num_cached)
+
     # Below: the engine's thread only.
 
     @torch.inference_mode()
@@ -114,7 +129,7 @@ class Engine:
             return False
         self.heartbeat = time.monotonic()  # an idle engine comes round as well
         try:
-            self._drop_cancelled()
+            self._drop_hopeless()
             self._step()
         except Exception:
             log.exception("a step failed")
@@ -181,7 +196,8 @@ class Engine:
         self._forget(request)
         self._deliver(request)
 
-    def _drop_cancelled(self) -> None:
+    def _drop_hopeless(self) -> None:
+        """Ends requests whose client is gone, and those that waited too long."""
         now = time.monotonic()
         if now < self._next_poll:
             return
@@ -190,9 +206,12 @@ class Engine:
             if request.sink.is_cancelled():
                 log.info("request %s cancelled after %d output tokens", request.id, request.num_output_tokens)
                 self._end(request, Cancelled("the client cancelled the request"))
+        for request in self._scheduler.waiting_since_before(now - self._queue_timeout_s):
+            self._end(request, QueueFull(f"no place came free within {self._queue_timeout_s:g} s"))
 
     def _step(self) -> None:
         works = self._scheduler.schedule()
+        self._count(works)
         if not works:
             return
         try:
@@ -207,6 +226,20 @@ class Engine:
                 self._step_alone(work)
         else:
             self._advance(works, logits)
+
+    def _count(self, works: list[Work]) -> None:
+        """What the scheduler decided, for the metrics."""
+        now = time.monotonic()
+        for work in works:
+            sequence = work.sequence
+            if sequence.placed_s is None:
+                sequence.placed_s = now
+                self.metrics.queue_time.observe(now - sequence.request.arrived_s)
+                self.metrics.prefix_cache_queried.inc(sequence.request.prompt.num_tokens)
+                self.metrics.prefix_cache_hit.inc(sequence.num_cached)
+        if new := self._scheduler.num_preemptions - self._num_preemptions:
+            self.metrics.preemptions.inc(new)
+            self._num_preemptions += new
 
     def _step_alone(self, work: Work) -> None:
         if work.sequence.request.arrival not in self._requests:
@@ -253,6 +286,7 @@ class Engine:
         logits: [sequences, vocabulary].
         """
         sampled = sample(logits, sequences)
+        now = time.monotonic()
         failed = {
             sequence.request: error for sequence, error in zip(sequences, sampled.errors, strict=True) if error is not None
         }
@@ -260,10 +294,22 @@ class Engine:
             if sequence.request in failed:
                 continue
             sequence.output_ids.append(token_id)
+            self._note_token(sequence, now)
             if logprob is not None:
                 sequence.logprobs.append(logprob)
             sequence.finish_reason, sequence.stop_reason = sequence.stop.push(token_id)
         return failed
+
+    def _note_token(self, sequence: Sequence, now: float) -> None:
+        request = sequence.request
+        self.metrics.generated_tokens.inc()
+        if sequence.newest_token_s is None:
+            self.metrics.time_to_first_token.observe(now - request.arrived_s)
+            if sequence is request.sequences[0]:
+                self.metrics.prompt_tokens.inc(request.prompt.num_tokens)
+        else:
+            self.metrics.inter_token_latency.observe(now - sequence.newest_token_s)
+        sequence.newest_token_s = now
 
     def _deliver_all(self, sequences: list[Sequence]) -> None:
         for request in dict.fromkeys(sequence.request for sequence in sequences):
@@ -286,10 +332,16 @@ class Engine:
             sequence.end_is_sent = sequence.is_finished
         request.sink.send(_chunk(request, choices), token_ids)
         request.num_chunks += 1
+        for choice in choices:
+            if choice.finish_reason:
+                self.metrics.finished.labels(choice.finish_reason).inc()
+        if request.is_finished:
+            self.metrics.request_time.observe(time.monotonic() - request.arrived_s)
 
     def _end(self, request: Request, error: RendererError) -> None:
         """The request ends without an answer."""
         self._forget(request)
+        self.metrics.failed.labels(str(error.status)).inc()
         request.sink.fail(error)
 
     def _forget(self, request: Request) -> None:

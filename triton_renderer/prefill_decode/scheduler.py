@@ -77,6 +77,11 @@ class Scheduler:
         """Requests of which no choice has a place yet, or which lost it."""
         return len({id(sequence.request) for sequence in self.waiting})
 
+    def waiting_since_before(self, moment_s: float) -> list[Request]:
+        """Requests that arrived before it (on the clock `time.monotonic`) and never had a place."""
+        first = [sequence for sequence in self.waiting if sequence.index == 0 and sequence.placed_s is None]
+        return [sequence.request for sequence in first if sequence.request.arrived_s < moment_s]
+
     @property
     def is_idle(self) -> bool:
         """There is nothing to do."""

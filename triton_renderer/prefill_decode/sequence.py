@@ -1,6 +1,7 @@
 """A request while it is being generated, and the sequences (choices) that it is made of."""
 
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -101,6 +102,9 @@ class Sequence:
     """Tokens of the prompt that were in the cache when it was first scheduled."""
     logprobs: list[GenerateTokenLogprob] = field(default_factory=list)
     """Of the tokens that are not sent yet."""
+    placed_s: float | None = None
+    """When it first had a place in the batch, on the clock `time.monotonic`, as the other times."""
+    newest_token_s: float | None = None
     num_sent: int = 0
     end_is_sent: bool = False
     finish_reason: FinishReason | None = None
@@ -153,6 +157,7 @@ class Request:
     make_sequence: Callable[["Request", int], Sequence]
     ec_transfer_params: dict[str, object] | None = None
     arrival: int = field(default_factory=lambda: next(_arrivals))
+    arrived_s: float = field(default_factory=time.monotonic)
     num_chunks: int = 0
     sequences: list[Sequence] = field(init=False)
 

@@ -48,7 +48,7 @@ class PrefillDecode:
             prefix_caching=settings.prefix_caching,
             whole_pictures=runner.pictures_are_whole,
         )
-        self.engine = Engine(runner, scheduler)
+        self.engine = Engine(runner, scheduler, settings.queue_timeout_s)
         self.engine.start()
 
     @classmethod

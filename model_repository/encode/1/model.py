@@ -10,8 +10,10 @@ settings = prepare("encode")  # before the imports that read files
 
 from triton_renderer.encode import Encoder  # noqa: E402
 from triton_renderer.encode.encoder import NOTHING  # noqa: E402
+from triton_renderer.encode.metrics import cache_registry  # noqa: E402
 from triton_renderer.protocol.base import parse  # noqa: E402
 from triton_renderer.protocol.stages import RequestContext  # noqa: E402
+from triton_renderer.stage_metrics import TritonMetrics  # noqa: E402
 
 
 class TritonPythonModel:
@@ -20,6 +22,8 @@ class TritonPythonModel:
     def initialize(self, args):
         self.adapter = Adapter(pb_utils)
         self.encoder = Encoder.load(settings)
+        self.metrics = TritonMetrics(pb_utils, cache_registry(self.encoder.cache))
+        self.metrics.start()
 
     def execute(self, requests):
         return self.adapter.answer_each(requests, self.answer)
@@ -36,3 +40,6 @@ class TritonPythonModel:
             parse(RequestContext, document),
         )
         return self.adapter.response({EMBEDDINGS: result.embeddings, ENCODED: result.encoded.model_dump_json().encode()})
+
+    def finalize(self):
+        self.metrics.close()

@@ -12,6 +12,7 @@ settings = prepare("prefill_decode")  # before the imports that read files
 from triton_renderer.prefill_decode import PrefillDecode  # noqa: E402
 from triton_renderer.protocol.base import parse  # noqa: E402
 from triton_renderer.protocol.stages import AbortOperation, EncodedItems, RequestContext  # noqa: E402
+from triton_renderer.stage_metrics import TritonMetrics  # noqa: E402
 
 NO_TOKENS = np.empty(0, np.int64)
 
@@ -36,6 +37,8 @@ class TritonPythonModel:
         self.adapter = Adapter(pb_utils)
         self.outbox = Outbox()
         self.stage = PrefillDecode.load(settings)
+        self.metrics = TritonMetrics(pb_utils, self.stage.engine.metrics.registry)
+        self.metrics.start()
 
     def execute(self, requests):
         for request in requests:
@@ -68,3 +71,4 @@ class TritonPythonModel:
     def finalize(self):
         self.stage.close()
         self.outbox.close()
+        self.metrics.close()

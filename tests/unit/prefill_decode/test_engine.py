@@ -306,3 +306,39 @@ def test_sinks_of_many_threads_each_end_once(engine: Engine) -> None:
     for thread in threads:
         thread.join()
     assert [sink.wait().num_ends for sink in sinks] == [1] * 40
+
+
+def test_request_that_waits_too_long_for_a_place_is_told(runner: CountingRunner) -> None:
+    engine = Engine(runner, make_scheduler(max_running=1), queue_timeout_s=0.05)  # type: ignore[arg-type]
+    engine.start()
+    runner.step_s = 0.01
+    first, second = NotingSink(), NotingSink()
+    engine.add(make_request(first, max_tokens=40))
+    wait_until(lambda: first.token_ids)
+    engine.add(make_request(second))
+    assert isinstance(second.wait().error, QueueFull)
+    assert first.wait().error is None
+    engine.close()
+
+
+def test_metrics_count_what_happened(engine: Engine, runner: CountingRunner) -> None:
+    prompt = list(range(40))
+    for _ in range(2):
+        engine.add(make_request(sink := NotingSink(), prompt, n=2, max_tokens=6))
+        sink.wait()
+    runner.fail_prefill = RuntimeError("broken")
+    engine.add(make_request(bad := NotingSink()))
+    bad.wait()
+
+    def value(name: str, **labels: str) -> float | None:
+        return engine.metrics.registry.get_sample_value(f"triton_renderer_{name}", labels)
+
+    assert value("prompt_tokens_total") == 2 * 40
+    assert value("generated_tokens_total") == 2 * 2 * 6
+    assert value("time_to_first_token_seconds_count") == 2 * 2
+    assert value("inter_token_latency_seconds_count") == 2 * 2 * 5
+    assert value("prefix_cache_hit_tokens_total") == 3 * 32
+    assert value("choices_finished_total", reason="length") == 4
+    assert value("engine_requests_failed_total", status="500") == 1
+    assert value("running_sequences") == value("waiting_requests") == value("kv_cache_used_ratio") == 0
+    assert value("kv_cache_cached_blocks") == 2
