@@ -75,7 +75,7 @@ def load_part(settings: Settings, part: Part) -> PreTrainedModel:
         model, report = cls.from_pretrained(
             settings.model,
             config=config,
-            dtype=settings.dtype if settings.dtype == "auto" else getattr(torch, settings.dtype),
+            dtype=_dtype(config, settings),
             output_loading_info=True,
         )
     except (OSError, ValueError, RuntimeError) as error:
@@ -83,6 +83,23 @@ def load_part(settings: Settings, part: Part) -> PreTrainedModel:
     if missing := sorted(report["missing_keys"]) + sorted(key for key, *_ in report["mismatched_keys"]):
         raise CheckpointError(f"MODEL={settings.model}: {len(missing)} weights are missing or misshapen, such as {missing[0]}")
     return cast(PreTrainedModel, model.eval().requires_grad_(False).to(device()))
+
+
+def _dtype(config: PreTrainedConfig, settings: Settings) -> torch.dtype:
+    """The configured dtype; by default the checkpoint's own, or float32 where the CPU would only emulate that."""
+    if settings.dtype != "auto":
+        return cast(torch.dtype, getattr(torch, settings.dtype))
+    own = config.dtype or config.get_text_config().dtype or torch.float32
+    if device().type == "cpu" and own != torch.float32 and not _computes_in(own):
+        return torch.float32
+    return cast(torch.dtype, own)
+
+
+def _computes_in(dtype: torch.dtype) -> bool:
+    """This CPU multiplies matrices of `dtype`: where it does not, a prompt takes many times as long as in float32."""
+    able = torch.cpu.get_capabilities()
+    names = {torch.bfloat16: ("avx512_bf16", "amx_bf16", "bf16"), torch.float16: ("avx512_fp16", "amx_fp16", "fp16")}
+    return any(able.get(name, False) for name in names.get(dtype, ()))
 
 
 def fingerprint(config: PreTrainedConfig, dtype: torch.dtype) -> bytes:

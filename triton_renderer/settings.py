@@ -27,7 +27,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_ignore_empty=True, frozen=True, extra="ignore", populate_by_name=True)
 
-    model: str = Field(str(BUNDLED_MODEL), description="Hugging Face id or folder of the model")
+    model: str = Field(
+        str(BUNDLED_MODEL),
+        description="Hugging Face id or folder of the model, or smollm2, a text model that is fetched as a package",
+    )
     served_model_name: str | None = Field(
         None, pattern=r"\S", description="name that clients use (default: the id, or the folder's name)"
     )

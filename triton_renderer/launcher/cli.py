@@ -14,6 +14,7 @@ from triton_renderer.launcher.checks import check_all
 from triton_renderer.launcher.describe import describe, table
 from triton_renderer.launcher.errors import LaunchError
 from triton_renderer.launcher.example import example_curl
+from triton_renderer.launcher.packaged_models import with_packaged_model
 from triton_renderer.launcher.processes import StopSignal
 from triton_renderer.launcher.runtime import DEFAULTS, MODEL_REPOSITORY, install_perf_analyzer, install_runtime
 from triton_renderer.launcher.supervisor import POLL_S, Stopped, say, serve
@@ -84,7 +85,8 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def _load_settings(options: argparse.Namespace) -> Settings:
-    return load_settings(**{name: value for name, value in vars(options).items() if name in Settings.model_fields})
+    settings = load_settings(**{name: value for name, value in vars(options).items() if name in Settings.model_fields})
+    return with_packaged_model(settings)
 
 
 def _serve(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +32,8 @@ class Wheel:
         return [match.expand(target) for pattern, target in self.files if (match := re.fullmatch(pattern, member))]
 
 
-def unpack_once(wheel: Wheel, folder: Path) -> None:
-    """Downloads and unpacks `wheel` into `folder`, unless that is done already.
+def unpack_once(wheel: Wheel, folder: Path, finish: Callable[[Path], None] = lambda unpacked: None) -> None:
+    """Downloads and unpacks `wheel` into `folder`, unless that is done already; `finish` may change what was unpacked.
 
     A folder is either complete or absent, whatever interrupts this, and of two processes that do it one waits.
     Raises LaunchError where pip cannot get the wheel, or gets another file than the pinned one.
@@ -48,6 +48,7 @@ def unpack_once(wheel: Wheel, folder: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as temporary:
             unpacked = Path(temporary, "unpacked")
             _unpack(wheel, _download(wheel, Path(temporary)), unpacked)
+            finish(unpacked)
             _stamp(unpacked).write_text(wheel.sha256)
             shutil.rmtree(folder, ignore_errors=True)
             unpacked.rename(folder)

@@ -4,6 +4,7 @@ The forward pass is transformers' own for every model; `mm_encoder_outputs` take
 """
 
 import inspect
+import logging
 import math
 from collections.abc import Sequence as Ordered
 from typing import Any
@@ -17,10 +18,13 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache
+from triton_renderer.prefill_decode.packed_linear import pack_linears
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem, FeatureForm
 from triton_renderer.settings import Settings
+
+log = logging.getLogger(__name__)
 
 _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
@@ -33,6 +37,9 @@ class ModelRunner:
     def __init__(self, model: PreTrainedModel) -> None:
         """The cache is to be allocated before the first step, by `allocate_cache`."""
         self.model = model
+        self.weight_bytes = checkpoint.parameter_bytes(model)
+        if packed := pack_linears(model):
+            log.info("%d linear layers are packed for the CPU", packed)
         self.config = model.config
         self.device = model.device
         self.dtype = model.dtype

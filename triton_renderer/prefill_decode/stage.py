@@ -56,7 +56,7 @@ class PrefillDecode:
         """Loads the language model's weights and starts the engine. Raises CheckpointError or SettingsError."""
         started = time.monotonic()
         runner = ModelRunner.load(settings)
-        size = checkpoint.parameter_bytes(runner.model) / 2**20
+        size = runner.weight_bytes / 2**20
         log.info("%.1f MiB of weights loaded in %.1f s (%s, %s)", size, time.monotonic() - started, runner.dtype, runner.device)
         return cls(runner, settings)
 

@@ -33,7 +33,11 @@ VALUES = {
     "max_image_pixels": "6",
     "max_images": "7",
     "max_running_requests": "8",
+    "max_step_tokens": "600",
+    "kv_cache_bytes": "700",
+    "prefix_caching": "0",
     "max_waiting_requests": "9",
+    "queue_timeout_s": "9.5",
     "request_timeout_s": "10.5",
     "log_level": "debug",
 }
