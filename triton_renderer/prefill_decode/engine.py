@@ -33,6 +33,10 @@ MAX_REMEMBERED_ABORTS = 10_000
 CANCEL_POLL_S = 0.02
 """How often open requests are asked whether their client is gone: each answer is a round trip to Triton's process."""
 
+MAX_CHUNKS_PER_S = 2000
+"""Chunks that the models behind this one and the shim carry together, with room to spare. Where the engine makes more tokens than
+that, a stream's next chunk waits and takes the tokens in between along; the first one and the last one never wait."""
+
 INTERNAL_ERROR = "the engine failed on this request; the server's log has the reason"
 
 
@@ -48,6 +52,7 @@ class Engine:
         self._watch()
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._requests: dict[int, Request] = {}  # open ones, by arrival
+        self._late: dict[int, Request] = {}  # of these, streams with tokens that are not sent yet
         # An abort can overtake its request, which may still be in an earlier stage.
         self._aborted: OrderedDict[str, None] = OrderedDict()
         self._closed = False
@@ -312,14 +317,22 @@ class Engine:
         sequence.newest_token_s = now
 
     def _deliver_all(self, sequences: list[Sequence]) -> None:
+        now = time.monotonic()
         for request in dict.fromkeys(sequence.request for sequence in sequences):
             if request.is_finished:
                 self._forget(request)
-            if request.context.stream or request.is_finished:
+                self._deliver(request)
+            elif request.context.stream:
+                self._late[request.arrival] = request
+        gap_s = len(self._late) / MAX_CHUNKS_PER_S
+        for request in list(self._late.values()):
+            if now >= request.next_chunk_s:
+                request.next_chunk_s = now + gap_s
                 self._deliver(request)
 
     def _deliver(self, request: Request) -> None:
         """Sends what is new. Without streaming that is everything, at the end."""
+        self._late.pop(request.arrival, None)
         token_ids: list[int] = []
         choices = []
         for sequence in request.sequences:
@@ -347,6 +360,7 @@ class Engine:
     def _forget(self, request: Request) -> None:
         for sequence in request.sequences:
             self._scheduler.finish(sequence)
+        self._late.pop(request.arrival, None)
         self._requests.pop(request.arrival, None)  # last: until here a failure still finds it, and tells it
 
 

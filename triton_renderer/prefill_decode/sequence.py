@@ -159,6 +159,8 @@ class Request:
     arrival: int = field(default_factory=lambda: next(_arrivals))
     arrived_s: float = field(default_factory=time.monotonic)
     num_chunks: int = 0
+    next_chunk_s: float = 0.0
+    """Not before this moment is the next chunk sent, unless it is the last one."""
     sequences: list[Sequence] = field(init=False)
 
     def __post_init__(self) -> None:

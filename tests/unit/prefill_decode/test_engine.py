@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.prefill_decode.fakes import CountingRunner, NotingSink, make_request, make_scheduler
 from triton_renderer.errors import Cancelled, InvalidRequest, QueueFull, RendererError, StageUnavailable
+from triton_renderer.prefill_decode import engine as engine_module
 from triton_renderer.prefill_decode.engine import Engine
 
 
@@ -42,7 +43,8 @@ def wait_until(condition: object, timeout_s: float = 5.0) -> None:
         time.sleep(0.002)
 
 
-def test_streamed_request_gets_a_chunk_a_token_and_one_final(engine: Engine) -> None:
+def test_streamed_request_gets_a_chunk_a_token_and_one_final(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
     sink = NotingSink()
     engine.add(make_request(sink, [7], max_tokens=4))
     sink.wait()
@@ -51,6 +53,18 @@ def test_streamed_request_gets_a_chunk_a_token_and_one_final(engine: Engine) -> 
     assert [chunk.final for chunk in sink.chunks] == [False, False, False, True]
     assert sink.finish_reasons == ["length"]
     assert sink.chunks[-1].completion_tokens == 4
+
+
+def test_tokens_that_come_faster_than_chunks_can_go_share_one(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "MAX_CHUNKS_PER_S", 20)
+    sinks = [NotingSink() for _ in range(3)]
+    for index, sink in enumerate(sinks):
+        engine.add(make_request(sink, [index], max_tokens=200, request_id=str(index)))
+    for index, sink in enumerate(sinks):
+        assert sink.wait().token_ids == [(index + 1 + i) % 40 for i in range(200)]
+        assert [chunk.number for chunk in sink.chunks] == list(range(len(sink.chunks)))
+        assert sink.chunks[0].choices[0].num_tokens == 1
+        assert len(sink.chunks) < 20
 
 
 def test_plain_request_gets_one_chunk_with_everything(engine: Engine) -> None:
