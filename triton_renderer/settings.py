@@ -48,7 +48,9 @@ class Settings(BaseSettings):
     triton_grpc_port: Port = Field(8001, description="port of Triton's gRPC endpoint")
     triton_metrics_port: Port = Field(8002, description="port of Triton's metrics")
     max_model_len: int | None = Field(None, ge=1, description="context length in tokens (default: the model's)")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="dtype of weights and KV cache")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="dtype of weights and KV cache (auto: the checkpoint's, but float32 on a CPU without it)"
+    )
     tool_call_parser: str = Field(
         "auto",
         description="tool call format, a name of docs/parsers.md or none (auto: hermes for the bundled model, else none)",

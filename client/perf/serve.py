@@ -137,7 +137,14 @@ def our_server(model: str, dtype: str) -> Iterator[tuple[int, str]]:
 def reference_server(venv: Path, model: str, dtype: str) -> Iterator[tuple[int, str]]:
     """`vllm serve` of the environment while the context lasts: its port, and the name of the model."""
     port = free_ports()["shim_port"]
-    command = [str(venv / "bin" / "vllm"), "serve", model, "--served-model-name=reference", "--host=127.0.0.1", f"--port={port}"]
+    command = [
+        str(venv / "bin" / "vllm"),
+        "serve",
+        model,
+        "--served-model-name=reference",
+        "--host=127.0.0.1",
+        f"--port={port}",
+    ]
     command += [f"--dtype={dtype}", f"--max-model-len={CONTEXT_LENGTH}", "--no-enable-log-requests"]
     with tempfile.NamedTemporaryFile("w+", prefix="reference-", suffix=".log") as log:
         environment = {"VLLM_CPU_KVCACHE_SPACE": "1"} | os.environ
