@@ -30,7 +30,7 @@ RECORDED: list[tuple[str, Recorded]] = [
 
 LEAST = {"text": 150, "pictures": 60, "error": 60, "derender": 120, "derender stream": 40}
 """How many cases of a kind there have to be."""
-MOST_ON_PURPOSE = 0.04
+MOST_ON_PURPOSE = 0.03
 
 
 def kind_of(case: Recorded) -> str:
