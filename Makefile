@@ -63,8 +63,9 @@ clean: ## remove the environment and everything that was built
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # The stamps are newer than the pins as long as these are installed, so that a second start runs no pip.
-$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
+$(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt without-dependencies.txt
 	$(BIN)/python -m pip install --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --no-deps --requirement without-dependencies.txt
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

@@ -34,6 +34,7 @@ def check_all(settings: Settings) -> None:
     check_ports(settings)
     libpython()
     check_numpy(importlib.metadata.version("numpy"))
+    check_installed("xgrammar")
     check_shared_memory(settings, shutil.disk_usage(SHM).free)
 
 
@@ -97,6 +98,16 @@ def check_numpy(version: str) -> None:
         raise LaunchError(
             f"numpy {version} is installed, but Triton's Python backend needs numpy<2: pip install 'numpy==1.26.4'"
         )
+
+
+def check_installed(package: str) -> None:
+    """Raises LaunchError for a missing package among those that pip installs on their own, without their dependencies."""
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError as error:
+        raise LaunchError(
+            f"{package} is not installed: pip install --no-deps --requirement without-dependencies.txt"
+        ) from error
 
 
 def check_shared_memory(settings: Settings, free_bytes: int) -> None:

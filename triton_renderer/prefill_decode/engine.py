@@ -21,7 +21,7 @@ import torch
 from triton_renderer.errors import Cancelled, QueueFull, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.metrics import EngineMetrics
 from triton_renderer.prefill_decode.model_runner import ModelRunner
-from triton_renderer.prefill_decode.sampler import sample
+from triton_renderer.prefill_decode.sampler import rank, sample
 from triton_renderer.prefill_decode.scheduler import Scheduler, Work
 from triton_renderer.prefill_decode.sequence import Request, Sequence
 from triton_renderer.protocol.generate import GenerateLogprobs
@@ -267,7 +267,14 @@ class Engine:
         self.heartbeat = time.monotonic()
         ends = list(itertools.accumulate(work.length for work in works))
         wanted = [end - 1 for work, end in zip(works, ends, strict=True) if work.samples]
-        logits = self._runner.forward(works, wanted or [0])  # a model that is asked for no logits computes them all
+        prompts = [_PromptSpan(work, end) for work, end in zip(works, ends, strict=True) if work.sequence.prompt_logprobs]
+        of_prompts = [place for span in prompts for place in span.places]
+        # A model that is asked for no logits computes them all.
+        logits = self._runner.forward(works, (wanted + of_prompts) or [0])
+        at = len(wanted)
+        for span in prompts:
+            span.note(logits[at : at + len(span.places)])
+            at += len(span.places)
         return logits[: len(wanted)]
 
     def _advance(self, works: list[Work], logits: torch.Tensor) -> None:
@@ -298,11 +305,13 @@ class Engine:
         for sequence, token_id, logprob in zip(sequences, sampled.token_ids, sampled.logprobs, strict=True):
             if sequence.request in failed:
                 continue
-            sequence.output_ids.append(token_id)
+            if not sequence.push(token_id):
+                log.error("request %s: token %d was sampled, which its grammar does not have", sequence.request.id, token_id)
+                failed[sequence.request] = RendererError(INTERNAL_ERROR)
+                continue
             self._note_token(sequence, now)
             if logprob is not None:
                 sequence.logprobs.append(logprob)
-            sequence.finish_reason, sequence.stop_reason = sequence.stop.push(token_id)
         return failed
 
     def _note_token(self, sequence: Sequence, now: float) -> None:
@@ -364,6 +373,26 @@ class Engine:
         self._requests.pop(request.arrival, None)  # last: until here a failure still finds it, and tells it
 
 
+class _PromptSpan:
+    """The part of a work whose logits tell of the prompt's tokens."""
+
+    def __init__(self, work: Work, end: int) -> None:
+        """`end`: the place in the step behind the work's last token."""
+        prompt = work.sequence.prompt_logprobs
+        assert prompt is not None
+        first, behind = prompt.wanted(work.start, work.end)
+        self.places = range(end - work.end + first, end - work.end + behind)
+        """In the step: each place's logits are of the prompt's token behind it."""
+        self._prompt = prompt
+        self._token_ids = work.sequence.token_ids(first + 1, behind + 1).tolist() if self.places else []
+
+    def note(self, logits: torch.Tensor) -> None:
+        """logits: [places, vocabulary]."""
+        if self.places:
+            for own, best in rank(logits, self._token_ids, self._prompt.count):
+                self._prompt.add(own, best)
+
+
 def _choice(sequence: Sequence, new: list[int]) -> ChunkChoice:
     context = sequence.request.context
     logprobs = None
@@ -399,4 +428,6 @@ def _chunk(request: Request, choices: list[ChunkChoice]) -> GeneratedChunk:
         prompt_token_ids=request.prompt.token_ids.tolist() if echo_prompt else None,
         mm_placeholders=placeholders or None,
         ec_transfer_params=request.ec_transfer_params if request.is_finished else None,
+        # An abort may come before all of them are known.
+        prompt_logprobs=prompt.entries if first and (prompt := request.prompt_logprobs) and prompt.is_complete else None,
     )

@@ -163,6 +163,8 @@ class Scheduler:
 
         The newest token is never among them: what comes after it has to be computed.
         """
+        if sequence.prompt_logprobs is not None:
+            return []  # its prompt has to be computed, from the first token
         first = sequence.request.sequences[0]
         most = sequence.num_tokens - 1
         if self._prefix_caching:

@@ -12,9 +12,13 @@ import torch
 
 from triton_renderer.errors import RendererError
 from triton_renderer.prefill_decode.blocks import BlockHashes
+from triton_renderer.prefill_decode.shaping import Shaping
 from triton_renderer.prefill_decode.stopping import StopChecker
-from triton_renderer.protocol.generate import GenerateTokenLogprob
+from triton_renderer.prefill_decode.structured import Constraint
+from triton_renderer.protocol.generate import GenerateLogprob, GenerateTokenLogprob
+from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import FeatureForm, FinishReason, GeneratedChunk, RequestContext
+from triton_renderer.text.logprobs import LOWEST_LOGPROB
 
 _arrivals = itertools.count()
 
@@ -83,6 +87,42 @@ class Sink(Protocol):
         """The client is gone."""
 
 
+class PromptLogprobs:
+    """The logprobs of a prompt's tokens, collected chunk by chunk: of each its own, and the `count` best ones there.
+
+    The first token has none, as nothing comes before it.
+    """
+
+    def __init__(self, num_tokens: int, count: int, texts: Callable[[list[int]], list[str]]) -> None:
+        """`texts`: those of the candidates of one place after the other, the prompt's token first."""
+        self.count = count
+        self._num_tokens = num_tokens
+        self._texts = texts
+        self.entries: list[dict[int, dict[str, object]] | None] = [None]
+        """In the reference's form: by token id, for each position the prompt's token first, then the best ones by rank."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Every token of the prompt has its entry."""
+        return len(self.entries) == self._num_tokens
+
+    def wanted(self, start: int, end: int) -> tuple[int, int]:
+        """Of the positions [start, end), those whose logits are needed: each tells of the token behind it."""
+        return max(start, len(self.entries) - 1), min(end, self._num_tokens - 1)
+
+    def add(self, own: GenerateLogprob, best: list[GenerateLogprob]) -> None:
+        """The next position's: the prompt's token, and the best ones."""
+        candidates = list({one.token_id: one for one in (own, *best)}.values())
+        texts = self._texts([one.token_id for one in candidates])
+        self.entries.append(
+            {
+                # JSON has no infinity.
+                one.token_id: {"logprob": max(one.logprob, LOWEST_LOGPROB), "rank": one.rank, "decoded_token": text}
+                for one, text in zip(candidates, texts, strict=True)
+            }
+        )
+
+
 @dataclass(eq=False)
 class Sequence:
     """One choice of a request."""
@@ -93,6 +133,9 @@ class Sequence:
     random: torch.Generator | None
     """Drawn from for this choice only, so that a seed gives the same tokens whatever else is in the batch."""
     hashes: BlockHashes
+    shaping: Shaping
+    constraint: Constraint | None = None
+    """Where the output has to be of a form."""
     output_ids: list[int] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
     """The blocks of the KV cache that it uses, in the order of its tokens."""
@@ -109,6 +152,32 @@ class Sequence:
     end_is_sent: bool = False
     finish_reason: FinishReason | None = None
     stop_reason: int | str | None = None
+
+    def __post_init__(self) -> None:
+        self.is_shaped = self.constraint is not None or not self.shaping.is_none
+        """Its logits are changed before a token is chosen."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """How its tokens are chosen."""
+        return self.request.context.sampling_params
+
+    @property
+    def prompt_logprobs(self) -> "PromptLogprobs | None":
+        """What this choice has still to find out about the prompt: the first one does it for all."""
+        wanted = self.request.prompt_logprobs
+        return wanted if wanted is not None and self.index == 0 and not wanted.is_complete else None
+
+    def push(self, token_id: int) -> bool:
+        """Notes the token that was chosen. False where the form of its output does not have it."""
+        self.output_ids.append(token_id)
+        self.shaping.push(token_id)
+        if self.constraint is not None and not self.constraint.push(token_id):
+            return False
+        self.finish_reason, self.stop_reason = self.stop.push(token_id)
+        if self.finish_reason is None and self.constraint is not None and self.constraint.is_finished:
+            self.finish_reason = "stop"  # nothing can follow, whatever min_tokens and ignore_eos say
+        return True
 
     @property
     def is_finished(self) -> bool:
@@ -161,6 +230,7 @@ class Request:
     num_chunks: int = 0
     next_chunk_s: float = 0.0
     """Not before this moment is the next chunk sent, unless it is the last one."""
+    prompt_logprobs: PromptLogprobs | None = None
     sequences: list[Sequence] = field(init=False)
 
     def __post_init__(self) -> None:

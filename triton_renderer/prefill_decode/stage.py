@@ -1,32 +1,40 @@
 """The prefill_decode stage: checks a request against the model and the encoder's rows, and gives it to the engine."""
 
+import functools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import blake3
 import numpy as np
 import numpy.typing as npt
 import torch
+from xgrammar import CompiledGrammar
 
 from triton_renderer import checkpoint
-from triton_renderer.errors import InvalidRequest, StageUnavailable
+from triton_renderer.errors import InvalidRequest, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool
-from triton_renderer.prefill_decode.engine import Engine
+from triton_renderer.prefill_decode.compiling import CompilingRequests
+from triton_renderer.prefill_decode.engine import INTERNAL_ERROR, Engine
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.scheduler import Scheduler
-from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, Request, Sequence, Sink
+from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, PromptLogprobs, Request, Sequence, Sink
+from triton_renderer.prefill_decode.shaping import Shaping, tokens_of_bad_words
 from triton_renderer.prefill_decode.stopping import StopChecker
+from triton_renderer.prefill_decode.structured import Constraint, Grammars
 from triton_renderer.protocol.sampling import MAX_LOGPROBS
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, RequestContext
 from triton_renderer.settings import Settings, SettingsError
 from triton_renderer.text.detokenizer import PROMPT_TAIL
+from triton_renderer.text.logprobs import LogprobsDecoder
+from triton_renderer.text.reasoning import ReasoningMarks, ReasoningState
 from triton_renderer.text.tokenizer import eos_token_ids, load_tokenizer
 
 log = logging.getLogger(__name__)
 
 _EMBEDDING_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_UNSUPPORTED = ("structured_outputs", "bad_words", "prompt_logprobs")
+MAX_BAD_WORDS = 128
+"""Sequences of tokens, as in the reference: a word can be two, with and without a space in front."""
 
 
 class PrefillDecode:
@@ -38,6 +46,10 @@ class PrefillDecode:
         self._tokenizer = load_tokenizer(settings.model)
         self.max_model_len = checkpoint.context_length(runner.config, settings)
         self._eos_token_ids = eos_token_ids(settings.model, runner.config, self._tokenizer)
+        self._grammars = Grammars(self._tokenizer, vocab_size=runner.vocab_size, eos_token_ids=self._eos_token_ids)
+        self._compiling = CompilingRequests()
+        self._reasoning_parser = settings.reasoning_parser_name
+        self._reasoning = ReasoningMarks.load(self._reasoning_parser, self._tokenizer)
         num_blocks = _num_blocks(runner, settings, self.max_model_len)
         runner.allocate_cache(num_blocks)
         scheduler = Scheduler(
@@ -77,20 +89,62 @@ class PrefillDecode:
         self._check_tokens(token_ids, context)
         multimodal, grids = self._multimodal(token_ids, embeddings, encoded)
         prompt = self._runner.make_prompt(token_ids.copy(), multimodal, grids)
-        self.engine.add(
-            Request(
-                context=context,
-                prompt=prompt,
-                max_tokens=self._max_tokens(len(token_ids), context),
-                sink=sink,
-                make_sequence=self._make_sequence,
-                ec_transfer_params=encoded.ec_transfer_params,
-            )
+        params = context.sampling_params
+        bad_words = self._bad_words(context)
+        make_request = functools.partial(
+            Request,
+            context=context,
+            prompt=prompt,
+            max_tokens=self._max_tokens(len(token_ids), context),
+            sink=sink,
+            ec_transfer_params=encoded.ec_transfer_params,
+            prompt_logprobs=None
+            if params.prompt_logprobs is None or context.stream
+            else PromptLogprobs(
+                prompt.num_tokens, params.prompt_logprobs, LogprobsDecoder(self._tokenizer, prompt.token_ids[:1].tolist()).texts
+            ),
         )
+
+        def start(grammar: CompiledGrammar | None) -> None:
+            make_sequence = functools.partial(self._make_sequence, bad_words=bad_words, grammar=grammar)
+            self.engine.add(make_request(make_sequence=make_sequence))
+
+        if params.structured_outputs is None:
+            start(None)
+        else:
+            self._start_compiled(context, sink, start)
+
+    def _start_compiled(self, context: RequestContext, sink: Sink, start: Callable[[CompiledGrammar], None]) -> None:
+        """Calls `start` when the request's grammar is there. Until then the engine does not know of the request."""
+        structured_outputs = context.sampling_params.structured_outputs
+        assert structured_outputs is not None
+
+        def done(compiled: CompiledGrammar | RendererError) -> None:
+            try:
+                if isinstance(compiled, RendererError):
+                    raise compiled
+                start(compiled)
+            except Exception as error:
+                log.info("request %s was not started", context.id, exc_info=not isinstance(error, RendererError))
+                sink.fail(error if isinstance(error, RendererError) else RendererError(INTERNAL_ERROR))
+            finally:
+                self.engine.abort(self._compiling.ended(context))
+
+        where = context.constraint_param or "sampling_params.structured_outputs"
+        if self._reasoning_parser == "openai_gptoss":
+            raise InvalidRequest(f"{where}: not with REASONING_PARSER=openai_gptoss, whose answers are in channels", where)
+        self._compiling.began(context)
+        try:
+            self._grammars.compile(structured_outputs, context.sampling_params.skip_special_tokens, where, done)
+        except BaseException:
+            self._compiling.ended(context)
+            raise
 
     def abort(self, request_ids: Iterable[str], remember: bool = False) -> None:
         """See `Engine.abort`."""
-        self.engine.abort(request_ids, remember)
+        ids = list(request_ids)
+        self._compiling.abort(ids)
+        self.engine.abort(ids, remember)
 
     def check_health(self) -> dict[str, int]:
         """Facts for whoever asks: the context length in tokens, the sequences that run and the requests that wait.
@@ -106,9 +160,12 @@ class PrefillDecode:
 
     def close(self) -> None:
         """Ends the engine; open requests fail."""
+        self._grammars.close()
         self.engine.close()
 
-    def _make_sequence(self, request: Request, index: int) -> Sequence:
+    def _make_sequence(
+        self, request: Request, index: int, *, bad_words: list[list[int]], grammar: CompiledGrammar | None
+    ) -> Sequence:
         params = request.context.sampling_params
         generator = None
         if not params.is_greedy:
@@ -129,16 +186,48 @@ class PrefillDecode:
             request.context.cache_salt,
             [(picture.start, picture.end, picture.digest) for picture in request.prompt.pictures],
         )
-        return Sequence(request, index, stop, generator, hashes)
+        shaping = Shaping(params, request.prompt.token_ids, stop.ending_ids, bad_words, self._runner.vocab_size)
+        constraint = None
+        if grammar is not None:
+            constraint = Constraint(
+                self._grammars.matcher(grammar, params.stop_token_ids), self._reasoning_state(request), self._reasoning
+            )
+        return Sequence(request, index, stop, generator, hashes, shaping, constraint)
+
+    def _reasoning_state(self, request: Request) -> ReasoningState:
+        """What the prompt says of the reasoning, unless the client knows better."""
+        if self._reasoning is None or request.context.reasoning_ended:
+            return "closed"
+        return self._reasoning.state(request.prompt.token_ids)
+
+    def _bad_words(self, context: RequestContext) -> list[list[int]]:
+        where = "sampling_params.bad_words"
+        words = list(dict.fromkeys(context.sampling_params.bad_words or ()))
+        if "" in words:
+            raise InvalidRequest(f"{where}: no word may be empty", where)
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+            return ids
+
+        try:
+            found = tokens_of_bad_words(words[: MAX_BAD_WORDS + 1], encode)
+        except ValueError as error:
+            raise InvalidRequest(f"{where}: {error}", where) from error
+        if len(found) > MAX_BAD_WORDS:
+            raise InvalidRequest(f"{where}: they make more than {MAX_BAD_WORDS} sequences of tokens", where)
+        return found
 
     def _check_sampling(self, context: RequestContext) -> None:
         params = context.sampling_params
-        for name in _UNSUPPORTED:
-            if getattr(params, name) not in (None, []):
-                raise InvalidRequest(f"sampling_params.{name} is not supported by this server", f"sampling_params.{name}")
-        if params.logprobs is not None and not 0 <= params.logprobs <= MAX_LOGPROBS:
-            where = "sampling_params.logprobs"
-            raise InvalidRequest(f"{where}: 0 to {MAX_LOGPROBS} is expected, not {params.logprobs}", where)
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(params, name)
+            if count is not None and not 0 <= count <= MAX_LOGPROBS:
+                where = f"sampling_params.{name}"
+                raise InvalidRequest(f"{where}: 0 to {MAX_LOGPROBS} is expected, not {count}", where)
+        if params.prompt_logprobs and context.stream:
+            where = "sampling_params.prompt_logprobs"
+            raise InvalidRequest(f"{where}: not with stream: true", where)
         for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
             for token_id in getattr(params, name) or ():
                 self._check_token(token_id, f"sampling_params.{name}")

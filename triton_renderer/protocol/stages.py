@@ -101,6 +101,10 @@ class RequestContext(Wire):
     priority: Int64 = 0
     return_token_ids: bool = False
     output_mode: Literal["tokens", "text"] = "tokens"
+    reasoning_ended: bool = False
+    """The client says that no reasoning is to come. Where it does not, the prompt's tokens tell."""
+    constraint_param: str | None = None
+    """What the client calls `sampling_params.structured_outputs`, for errors."""
     derender: DerenderContext | None = None
     request: dict[str, Any] | None = None
     """From render with `for_generate`: further fields of the GenerateRequest (request_id, token_offsets, …)."""

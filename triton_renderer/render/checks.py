@@ -4,6 +4,7 @@ from triton_renderer.errors import InvalidRequest, NoHistory
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice
 from triton_renderer.protocol.responses.request import ResponsesRequest
 from triton_renderer.protocol.sampling import MAX_LOGPROBS
+from triton_renderer.render.tool_grammar import can_force_calls
 
 MAX_CACHE_SALT_LENGTH = 128
 _NOT_IN_CACHE_SALT = "@/\\\0"
@@ -42,27 +43,20 @@ def check_chat(request: ChatCompletionRequest, tool_parser: str | None) -> None:
     _check_tools(request, tool_parser)
 
 
-def check_coupled(request: ChatCompletionRequest | CompletionRequest) -> None:
+def check_coupled(request: ChatCompletionRequest | CompletionRequest, tool_parser: str | None) -> None:
     """What this server's own prefill_decode cannot do, by the client's names and before there is any work done.
 
     A rendered request may ask for it: it can be posted to a server that does it. Raises InvalidRequest.
     """
     if isinstance(request, ChatCompletionRequest):
-        wants_logprobs, name, count = request.logprobs, "top_logprobs", request.top_logprobs
-        if request.effective_tool_choice not in ("none", "auto"):
-            raise _not_supported("tool_choice", "`required` and a named tool")
+        wants_logprobs, limited = request.logprobs, {"top_logprobs": request.top_logprobs}
+        if request.effective_tool_choice not in ("none", "auto") and not can_force_calls(tool_parser):
+            raise _not_supported("tool_choice", f"`required` or a named tool with TOOL_CALL_PARSER={tool_parser}")
     else:
-        wants_logprobs, name, count = request.logprobs is not None, "logprobs", request.logprobs
-    if count is not None and not 0 <= count <= MAX_LOGPROBS:
-        raise InvalidRequest(f"{name}: 0 to {MAX_LOGPROBS} is expected, not {count}", name)
-    if request.response_format is not None and request.response_format.get("type") != "text":
-        raise _not_supported("response_format", "any type but text")
-    if request.structured_outputs is not None:
-        raise _not_supported("structured_outputs", "constrained output")
-    if request.bad_words:
-        raise _not_supported("bad_words", "forbidding words")
-    if request.prompt_logprobs is not None:
-        raise _not_supported("prompt_logprobs", "logprobs of the prompt")
+        wants_logprobs, limited = request.logprobs is not None, {"logprobs": request.logprobs}
+    for name, count in (limited | {"prompt_logprobs": request.prompt_logprobs}).items():
+        if count is not None and not 0 <= count <= MAX_LOGPROBS:
+            raise InvalidRequest(f"{name}: 0 to {MAX_LOGPROBS} is expected, not {count}", name)
     if request.echo and wants_logprobs:
         raise _not_supported("echo", "echo with logprobs")
 

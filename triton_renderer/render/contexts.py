@@ -9,6 +9,7 @@ from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import DerenderContext, FeatureItem, RenderJob, RequestContext
 from triton_renderer.render.messages import TemplateMessage, text_of
 from triton_renderer.render.prompt import Prompt
+from triton_renderer.render.structured import constraint_param
 from triton_renderer.text.detokenizer import PROMPT_TAIL
 
 Request = ChatCompletionRequest | CompletionRequest
@@ -43,6 +44,7 @@ def request_context(
         cache_salt=request.cache_salt,
         priority=request.priority,
         return_token_ids=request.return_token_ids and not job.for_generate,
+        constraint_param=constraint_param(request, sampling.structured_outputs),
         derender=None if job.for_generate else derender,
         request=own if job.for_generate else None,
     )

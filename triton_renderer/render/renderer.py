@@ -147,9 +147,9 @@ class Renderer:
         check_model_name(request.model, self._name)
         check_request(request, trusts_mm_kwargs=self._trusts_mm_kwargs)
         check_chat(request, self._tool_parser)
-        constraint = structured_outputs(request, self._tool_parser if job.for_generate else None)
+        constraint = structured_outputs(request, self._tool_parser)
         if not job.for_generate:
-            check_coupled(request)
+            check_coupled(request, self._tool_parser)
         template = self._template(request)
         if template is None:
             raise InvalidRequest("messages: the model has no chat template; use the completion route", "messages")
@@ -217,7 +217,7 @@ class Renderer:
         check_request(request, trusts_mm_kwargs=self._trusts_mm_kwargs)
         constraint = structured_outputs(request)
         if not job.for_generate:
-            check_coupled(request)
+            check_coupled(request, None)
         if request.suffix is not None:
             raise InvalidRequest("suffix: the model is not made for filling in", "suffix")
         if len(request.prompts) != 1:

@@ -36,6 +36,16 @@ def structured_outputs(
     return calls or merged
 
 
+def constraint_param(request: ChatCompletionRequest | CompletionRequest, constraint: dict[str, Any] | None) -> str | None:
+    """The field of the request that `constraint`, from `structured_outputs`, comes from; for errors of the later stages."""
+    if constraint is None:
+        return None
+    if request.structured_outputs is not None and constraint.keys() <= request.structured_outputs.keys():
+        return "structured_outputs"
+    formatted = _response_format(request.response_format)
+    return "response_format" if formatted and formatted.items() <= constraint.items() else "tools"
+
+
 def _response_format(response_format: dict[str, Any] | None) -> dict[str, Any] | None:
     if response_format is None:
         return None

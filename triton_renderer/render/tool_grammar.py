@@ -28,6 +28,11 @@ def tool_grammar(request: ChatCompletionRequest, tool_format: str | None) -> dic
     return {"structural_tag": json.dumps({"type": "structural_tag", "format": form(tools, request)}, ensure_ascii=False)}
 
 
+def can_force_calls(tool_format: str | None) -> bool:
+    """A model can be held to this format."""
+    return tool_format in _FORMS
+
+
 def keeps_special_tokens(request: ChatCompletionRequest, tool_format: str | None, reasoning_format: str | None) -> bool:
     """The output goes to a parser that looks for special tokens, so that its text must keep them."""
     calls = bool(request.tools) and request.effective_tool_choice != "none"

@@ -82,6 +82,12 @@ class LogprobsDecoder:
             self._advance(entry.token_id)
         return result
 
+    def texts(self, token_ids: Sequence[int]) -> list[str]:
+        """The texts of the candidates for one place; the first is the token that is there, and the next call goes on behind."""
+        texts = [self._text(self._piece(token_id)) for token_id in token_ids]
+        self._advance(token_ids[0])
+        return texts
+
     def state(self) -> LogprobsState:
         """The state for `from_state`: a few bytes of plain JSON."""
         return LogprobsState(list(self._pending), self._at_start, self._text_offset)

@@ -11,6 +11,9 @@ from transformers import PreTrainedTokenizerFast
 from triton_renderer.settings import SettingsError
 from triton_renderer.text.formats import REASONING_FORMATS
 
+ReasoningState = Literal["open", "closed"] | None
+"""What a prompt says of the reasoning: it is left open, there is none to come, or it may come or not."""
+
 
 @dataclass(frozen=True)
 class ReasoningMarks:
@@ -39,7 +42,7 @@ class ReasoningMarks:
         special = frozenset(token_id for token_id, token in added.items() if token.special)
         return cls(start, end, special - {start, end})
 
-    def state(self, token_ids: npt.NDArray[np.int64] | list[int]) -> Literal["open", "closed"] | None:
+    def state(self, token_ids: npt.NDArray[np.int64] | list[int]) -> ReasoningState:
         """What the last mark says in the turn that the model is to write; None where it has none.
 
         token_ids: [tokens], the whole prompt. Only that turn counts: marks that somebody typed in an earlier one say

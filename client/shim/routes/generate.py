@@ -83,6 +83,7 @@ def _inputs(body: GenerateRequest, internal_id: str, external_id: str, model: st
         priority=body.priority,
         return_token_ids=body.return_token_ids,
         output_mode=body.output_mode,
+        reasoning_ended=bool(body.reasoning_ended),
     )
     data, offsets = concatenate(items)
     return {

@@ -6,6 +6,7 @@ import pytest
 
 from triton_renderer.launcher.checks import (
     PORTS,
+    check_installed,
     check_media_folder,
     check_model,
     check_numpy,
@@ -134,3 +135,9 @@ def test_a_render_server_needs_memory_for_two_stages() -> None:
 
 def test_smaller_requests_need_less_shared_memory() -> None:
     check_shared_memory(load_settings(max_request_bytes=16 * 2**20), 64 * 2**20)
+
+
+def test_package_that_pip_installs_on_its_own_must_be_there() -> None:
+    check_installed("xgrammar")
+    with pytest.raises(LaunchError, match="no-such-package is not installed: pip install --no-deps"):
+        check_installed("no-such-package")

@@ -13,7 +13,8 @@ from triton_renderer.errors import RendererError
 from triton_renderer.prefill_decode import sequence
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool
 from triton_renderer.prefill_decode.scheduler import Scheduler, Work
-from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, Prompt, Request
+from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, Prompt, PromptLogprobs, Request
+from triton_renderer.prefill_decode.shaping import Shaping
 from triton_renderer.protocol.sampling import SamplingParams
 from triton_renderer.protocol.stages import GeneratedChunk, RequestContext
 
@@ -146,6 +147,7 @@ def make_request(  # noqa: PLR0917  # a test names those it cares about
     priority: int = 0,
     cache_salt: str | None = None,
     pictures: Sequence[tuple[int, int, bytes]] = (),
+    bad_tokens: Sequence[Sequence[int]] = (),
     **sampling: object,
 ) -> Request:
     token_ids: npt.NDArray[np.int64] = np.array(prompt or [1, 2, 3], np.int64)
@@ -158,10 +160,16 @@ def make_request(  # noqa: PLR0917  # a test names those it cares about
     def make_sequence(request: Request, index: int) -> sequence.Sequence:
         generator = torch.Generator().manual_seed((params.seed or 0) + index)
         stop: Any = TokenLimit(max_tokens)
-        return sequence.Sequence(request, index, stop, generator, BlockHashes(cache_salt, hashed))
+        shaping = Shaping(params, token_ids, stop.ending_ids, bad_tokens, VOCAB_SIZE)
+        return sequence.Sequence(request, index, stop, generator, BlockHashes(cache_salt, hashed), shaping)
 
     places = np.concatenate([np.arange(start, end) for start, end, _ in pictures] or [np.empty(0, np.int64)])
     multimodal = MultimodalInputs(torch.zeros(1, len(places), 2), places, tuple(Picture(*picture) for picture in pictures))
     positions = torch.arange(len(token_ids))[None]
     inputs = Prompt(token_ids, positions, len(token_ids), multimodal if pictures else None)
-    return Request(context, inputs, max_tokens, sink, make_sequence)
+    logprobs = None if params.prompt_logprobs is None else PromptLogprobs(len(token_ids), params.prompt_logprobs, _as_text)
+    return Request(context, inputs, max_tokens, sink, make_sequence, prompt_logprobs=logprobs)
+
+
+def _as_text(token_ids: list[int]) -> list[str]:
+    return list(map(str, token_ids))

@@ -172,3 +172,27 @@ def test_choices_share_a_prefill_and_are_equal_when_greedy(pipeline: Pipeline, c
     sink = NotingSink()
     pipeline.stage.submit(np.array(case.token_ids), encoded.embeddings, encoded.encoded, context, sink)
     assert sink.wait().token_ids == case.expected * 3
+
+
+def test_logprobs_of_the_prompt_are_the_models_own(pipeline: Pipeline, cases: list[Case]) -> None:
+    """Also of a prompt that is in the cache already, among others that decode, and of one that takes several chunks."""
+    others = [pipeline.start(case, stream=True) for case in cases[:4]]
+    for case in (cases[2], cases[12]):
+        params = {"temperature": 0, "max_tokens": 3, "prompt_logprobs": 2, "n": 2}
+        context = RequestContext(id="p", features=case.features, sampling_params=params)  # type: ignore[arg-type]
+        encoded = pipeline.encoder.encode(*tensors.concatenate(case.items), context)
+        sink = NotingSink()
+        pipeline.stage.submit(np.array(case.token_ids), encoded.embeddings, encoded.encoded, context, sink)
+        (chunk,) = sink.wait().chunks
+        with torch.inference_mode():
+            logits = pipeline.model(input_ids=torch.tensor([case.token_ids]), **case.inputs).logits[0, :-1]
+        expected = logits.log_softmax(-1)
+        assert chunk.prompt_logprobs is not None
+        assert chunk.prompt_logprobs[0] is None
+        for token_id, row, entry in zip(case.token_ids[1:], expected, chunk.prompt_logprobs[1:], strict=True):
+            first = next(iter(entry))
+            assert first == token_id
+            assert entry[first]["rank"] == pytest.approx(int((row > row[token_id]).sum()) + 1, abs=1)  # ties aside
+            assert all(found["logprob"] == pytest.approx(float(row[other]), abs=1e-3) for other, found in entry.items())
+            assert {1, 2} <= {found["rank"] for found in entry.values()}
+    assert all(sink.wait().error is None for sink in others)

@@ -76,7 +76,8 @@ def test_seed_gives_the_same_tokens_whatever_else_is_in_the_batch() -> None:
 
 def test_penalties_push_repeated_tokens_down() -> None:
     sequence = choice(temperature=0, frequency_penalty=2, presence_penalty=2)
-    sequence.output_ids = [5, 5]
+    assert sequence.push(5)
+    assert sequence.push(5)
     assert sample(logits_of({5: 0.98, 6: 0.02}), [sequence]).token_ids == [6]
     repeated = choice(temperature=0, repetition_penalty=3.0)  # its prompt is 1, 2, 3
     logits = torch.zeros(1, VOCAB_SIZE)
@@ -87,7 +88,8 @@ def test_penalties_push_repeated_tokens_down() -> None:
 def test_min_tokens_forbids_the_ending_ones() -> None:
     sequence = choice(temperature=0, min_tokens=2)
     assert sample(logits_of({EOS: 0.9, 6: 0.1}), [sequence]).token_ids == [6]
-    sequence.output_ids = [6, 6]
+    assert sequence.push(6)
+    assert sequence.push(6)
     assert sample(logits_of({EOS: 0.9, 6: 0.1}), [sequence]).token_ids == [EOS]
 
 
@@ -130,3 +132,43 @@ def test_logits_are_not_modified() -> None:
     before = logits.clone()
     sample(logits, [choice(logit_bias={"1": 5}, seed=1)])
     assert torch.equal(logits, before)
+
+
+def test_bad_word_is_forbidden_behind_its_beginning_only() -> None:
+    sequence = choice(temperature=0, bad_tokens=[[7, 8], [9]])
+    assert sample(logits_of({8: 0.6, 9: 0.4}), [sequence]).token_ids == [8]
+    assert sequence.push(7)
+    assert sample(logits_of({8: 0.6, 9: 0.3, 4: 0.1}), [sequence]).token_ids == [4]
+
+
+def test_each_row_has_its_own_penalties_bias_and_forbidden_tokens() -> None:
+    """A batch of rows that each want something gives what each gets alone."""
+    torch.manual_seed(1)
+    wishes: list[dict[str, object]] = [
+        {"repetition_penalty": 1.7},
+        {},
+        {"presence_penalty": 1.0, "logit_bias": {"3": 2.5, "4": -1}},
+        {"frequency_penalty": 0.7, "allowed_token_ids": [1, 2, 3, 40]},
+        {"min_tokens": 9, "bad_tokens": [[5], [6, 7]]},
+    ]
+    batch = [choice(temperature=0, logprobs=3, max_tokens=20, **wish) for wish in wishes]
+    alone = [choice(temperature=0, logprobs=3, max_tokens=20, **wish) for wish in wishes]
+    for _ in range(12):
+        logits = torch.randn(len(wishes), VOCAB_SIZE)
+        together = sample(logits, batch)
+        single = [sample(logits[row : row + 1], [sequence]) for row, sequence in enumerate(alone)]
+        assert together.token_ids == [found.token_ids[0] for found in single]
+        assert together.logprobs == [found.logprobs[0] for found in single]
+        for row, token_id in enumerate(together.token_ids):
+            assert batch[row].push(token_id)
+            assert alone[row].push(token_id)
+
+
+@pytest.mark.parametrize("sampling", [{"top_p": 0.9999}, {"min_p": 1e-6}, {"top_k": 3000}, {"top_k": 40, "top_p": 0.9}])
+def test_filter_looks_beyond_the_best_candidates_where_it_must(sampling: dict[str, object]) -> None:
+    """Of 5,000 tokens of nearly the same likelihood, as many different ones come as the filter leaves."""
+    logits = torch.linspace(0, 0.5, 5000).flip(0).unsqueeze(0)
+    seen = draws(logits, choice(seed=1, **sampling), 600)
+    limit = min(5000, int(str(sampling["top_k"]))) if "top_k" in sampling else 5000
+    assert max(seen) < limit
+    assert max(seen) > limit * 0.8

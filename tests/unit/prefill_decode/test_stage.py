@@ -12,6 +12,7 @@ from tests.unit.prefill_decode.fakes import NotingSink
 from triton_renderer.checkpoint import load_config
 from triton_renderer.errors import InvalidRequest, StageUnavailable
 from triton_renderer.prefill_decode import PrefillDecode
+from triton_renderer.prefill_decode.shaping import tokens_of_bad_words
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.stages import EncodedItems, RequestContext
 from triton_renderer.settings import load_settings
@@ -119,11 +120,12 @@ def test_image_token_outside_every_placeholder_is_refused(stage: PrefillDecode, 
 @pytest.mark.parametrize(
     "sampling",
     [
-        {"structured_outputs": {"json": {}}},
-        {"bad_words": ["x"]},
-        {"prompt_logprobs": 0},
+        {"structured_outputs": {"json": []}},
+        {"bad_words": [""]},
         {"logprobs": 21},
         {"logprobs": -1},
+        {"prompt_logprobs": 21},
+        {"prompt_logprobs": -1},
         {"stop_token_ids": [10**6]},
         {"allowed_token_ids": [10**6]},
         {"logit_bias": {str(10**6): 1}},
@@ -139,6 +141,36 @@ def test_only_ending_tokens_allowed_before_min_tokens_is_refused(stage: PrefillD
     eos = sorted(stage._eos_token_ids)
     with pytest.raises(InvalidRequest, match="allowed_token_ids"):
         submit(stage, [5, 6], sampling_params={"allowed_token_ids": eos, "min_tokens": 3})
+
+
+def test_logprobs_of_a_prompt_are_refused_for_a_stream(stage: PrefillDecode) -> None:
+    with pytest.raises(InvalidRequest, match="prompt_logprobs"):
+        submit(stage, [5, 6], stream=True, sampling_params={"prompt_logprobs": 1})
+
+
+def test_logprobs_of_a_prompt_have_text(stage: PrefillDecode) -> None:
+    sink = submit(stage, stage._tokenizer.encode("two é"), sampling_params={"prompt_logprobs": 0, "max_tokens": 1})
+    (chunk,) = sink.wait().chunks
+    assert chunk.prompt_logprobs is not None
+    texts = [next(iter(entry.values()))["decoded_token"] for entry in chunk.prompt_logprobs[1:]]
+    assert stage._tokenizer.decode(stage._tokenizer.encode("two é")[:1]) + "".join(texts) == "two é"
+
+
+def test_bad_words_never_come_with_a_space_in_front_or_without(stage: PrefillDecode) -> None:
+    sampling = {"max_tokens": 40, "temperature": 1.0, "seed": 4}
+    free = submit(stage, [5, 6, 7], sampling_params=sampling).wait()
+    text = stage._tokenizer.decode(free.token_ids, skip_special_tokens=True)
+    word = max(text.split(), key=len)
+    for temperature in (0.0, 1.0):
+        sink = submit(stage, [5, 6, 7], sampling_params=sampling | {"bad_words": [word], "temperature": temperature})
+        tokens = sink.wait().token_ids
+        for forbidden in tokens_of_bad_words([word], lambda text: stage._tokenizer.encode(text, add_special_tokens=False)):
+            assert forbidden not in [tokens[start : start + len(forbidden)] for start in range(len(tokens))]
+
+
+def test_too_many_bad_words_are_refused(stage: PrefillDecode) -> None:
+    with pytest.raises(InvalidRequest, match="bad_words"):
+        submit(stage, [5, 6], sampling_params={"bad_words": [f"w{number}" for number in range(200)]})
 
 
 def test_transfer_of_kv_blocks_is_refused(stage: PrefillDecode) -> None:

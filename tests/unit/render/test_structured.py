@@ -11,6 +11,7 @@ from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.openai import ChatCompletionRequest
 from triton_renderer.render import Renderer
 from triton_renderer.render.tool_grammar import keeps_special_tokens, tool_grammar
+from triton_renderer.settings import load_settings
 
 QUESTION = user("How many circles?")
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
@@ -80,37 +81,51 @@ NAMED = FORCED | {"tool_choice": {"type": "function", "function": {"name": "a"}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
+    "fields",
     [
-        (FORCED, "tool_choice"),
-        (NAMED, "tool_choice"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}}, "response_format"),
-        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
-        ({"bad_words": ["a"]}, "bad_words"),
-        ({"prompt_logprobs": 0}, "prompt_logprobs"),
-        ({"echo": True, "logprobs": True}, "echo"),
+        FORCED,
+        NAMED,
+        {"response_format": {"type": "json_object"}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
+        {"structured_outputs": {"regex": "a"}},
+        {"bad_words": ["a"]},
+        {"prompt_logprobs": 0},
     ],
 )
-def test_what_the_coupled_routes_cannot_do_is_refused_by_the_clients_own_name_before_a_picture_is_read(
-    renderer: Renderer, fields: dict[str, Any], param: str
-) -> None:
-    broken_picture = image_part(b"no picture")
-    with pytest.raises(InvalidRequest, match=rf"^{param}: .* is not supported by this server yet$") as caught:
-        chat(renderer, user(broken_picture), **fields)
-    assert caught.value.param == param
-    assert chat(renderer, QUESTION, for_generate=True, **fields).token_ids.size
+def test_the_coupled_routes_ask_their_engine_for_the_same_as_any_other(renderer: Renderer, fields: dict[str, Any]) -> None:
+    coupled, rendered = (chat(renderer, QUESTION, for_generate=generate, **fields).context for generate in (False, True))
+    assert coupled.sampling_params == rendered.sampling_params
 
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [({"echo": True, "logprobs": 0}, "echo"), ({"bad_words": ["a"]}, "bad_words"), ({"prompt_logprobs": 1}, "prompt_logprobs")],
+    [
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        (FORCED, "tools"),
+        (FORCED | {"structured_outputs": {"regex": "a"}}, "tools"),
+        ({}, None),
+    ],
 )
-def test_the_same_holds_for_completions(renderer: Renderer, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(InvalidRequest, match="not supported by this server yet") as caught:
-        renderer.render(completion_job("x", **fields))
-    assert caught.value.param == param
-    assert renderer.render(completion_job("x", for_generate=True, **fields)).token_ids.size
+def test_what_the_client_calls_its_constraint_goes_along(renderer: Renderer, fields: dict[str, Any], param: str | None) -> None:
+    assert chat(renderer, QUESTION, **fields).context.constraint_param == param
+
+
+def test_calls_in_a_format_that_cannot_be_forced_are_refused_before_a_picture_is_read() -> None:
+    renderer = Renderer.load(load_settings(tool_call_parser="pythonic"))
+    with pytest.raises(InvalidRequest, match=r"^tool_choice: .* is not supported by this server yet$"):
+        chat(renderer, user(image_part(b"no picture")), **FORCED)
+    assert chat(renderer, QUESTION, for_generate=True, **FORCED).token_ids.size
+
+
+def test_echo_with_logprobs_is_refused_by_the_coupled_routes(renderer: Renderer) -> None:
+    for render in (
+        lambda generate: chat(renderer, QUESTION, for_generate=generate, echo=True, logprobs=True),
+        lambda generate: renderer.render(completion_job("x", for_generate=generate, echo=True, logprobs=0)),
+    ):
+        with pytest.raises(InvalidRequest, match=r"^echo: .* is not supported by this server yet$"):
+            render(False)
+        assert render(True).token_ids.size
 
 
 @pytest.mark.parametrize("fields", [{"response_format": {"type": "text"}}, {"bad_words": []}, {"echo": True}])
@@ -171,8 +186,10 @@ def test_tools_by_choice_constrain_nothing_unless_one_is_strict(renderer: Render
     assert [tag["content"]["json_schema"] for tag in strict["tags"]] == [True, True, SCHEMA, SCHEMA]
 
 
-def test_a_strict_tool_is_no_constraint_on_the_coupled_route(renderer: Renderer) -> None:
-    assert chat(renderer, QUESTION, tools=[tool("a", strict=True)]).context.sampling_params.structured_outputs is None
+def test_a_strict_tool_holds_its_calls_to_the_format_on_the_coupled_route_as_well(renderer: Renderer) -> None:
+    coupled = chat(renderer, QUESTION, tools=[tool("a", strict=True)]).context.sampling_params.structured_outputs
+    assert coupled is not None
+    assert json.loads(coupled["structural_tag"])["format"] == tags(renderer, tools=[tool("a", strict=True)])
 
 
 def test_names_stand_in_a_tag_as_the_model_writes_them(renderer: Renderer) -> None:
