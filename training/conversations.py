@@ -19,7 +19,7 @@ from training.questions import (
     ask_any,
     ask_colour,
     description,
-    in_order,
+    phrases,
 )
 
 Message = dict[str, Any]
@@ -179,7 +179,7 @@ def ask_tool(rng: random.Random, scene: Scene, offered: set[str]) -> Question | 
                 "Use the tool to report the shapes.",
             )
         )
-        return form, _call("report_shapes", {"shapes": [s.name for s in in_order(scene.shapes)]})
+        return form, _call("report_shapes", {"shapes": phrases(scene)})
     if wish == "report_color":
         question = ask_colour(rng, scene)
         singles = [k for k, n in Counter(s.kind for s in scene.shapes).items() if n == 1]
@@ -211,15 +211,18 @@ def offer(rng: random.Random, useful: bool) -> dict[str, dict[str, Any]]:
 
 
 def about_one_picture(
-    rng: random.Random, scene: Scene, count: int, weights: Mapping[str, float] = WEIGHTS
+    rng: random.Random, scene: Scene, count: int, weights: Mapping[str, float] = WEIGHTS, describe: bool = False
 ) -> list[Conversation]:
-    """`count` questions about the same picture, which comes first in its turn, so that their tokens share it."""
+    """`count` questions about the same picture, which comes first in its turn, so that their tokens share it.
+
+    `describe` makes the first one ask for a description.
+    """
     system, lead = _system(rng), rng.choice(("", "", "", "", "", "\n", "Look at this picture."))
     after = lead == "\n"
     head = [IMAGE] if after or not lead else [_text(lead), IMAGE]
     found: dict[str, Conversation] = {}
-    for _ in range(count):
-        question, answer = ask_any(rng, scene, weights)
+    for number in range(count):
+        question, answer = ask_any(rng, scene, {"description": 1} if describe and not number else weights)
         text = _text((lead if after else "") + _say(rng, question))
         conversation = Conversation("any", (*system, _user(*head, text)), answer, (scene,))
         found[question] = think(conversation) if rng.random() < 0.1 else conversation
@@ -374,7 +377,9 @@ def make_group(rng: random.Random, lesson: Lesson = Lesson()) -> list[Conversati
         return about_one_picture(rng, make_scene(rng, most), 9, SPATIAL_WEIGHTS)
     chance = rng.random()
     if chance < (0.37 if late else 0.49):
-        return about_one_picture(rng, make_scene(rng, most), 9, LATE_WEIGHTS if late else WEIGHTS)
+        if late:  # More pictures rather than more questions: descriptions and counts have to become exact.
+            return about_one_picture(rng, make_scene(rng, most), 5, LATE_WEIGHTS, describe=True)
+        return about_one_picture(rng, make_scene(rng, most), 9)
     if chance < (0.46 if late else 0.58):
         return text_before_picture(rng, make_scene(rng, most))
     if chance < 0.73:

@@ -8,7 +8,6 @@ then triangles, and within a shape the colours in the order of `COLOURS`: «a re
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 
 from training.pictures import COLOURS, SHAPES, Scene, Shape
 
@@ -16,8 +15,8 @@ NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight
 Question = tuple[str, str]
 
 # How far apart two centres must be along an axis, as a fraction of the picture's length along it, before the
-# question which of them is further left (or higher) is asked, or before they may follow each other in a list.
-RELATION_MARGIN, LIST_MARGIN, CORNER_MARGIN = 0.18, 0.12, 0.1
+# question which of them is further left (or higher) is asked.
+RELATION_MARGIN, CORNER_MARGIN = 0.18, 0.1
 
 DESCRIBE = (
     "What is in this picture?",
@@ -53,11 +52,15 @@ def in_order(shapes: Sequence[Shape]) -> list[Shape]:
     return sorted(shapes, key=lambda s: (SHAPES.index(s.kind), COLOURS.index(s.colour)))
 
 
+def phrases(scene: Scene) -> list[str]:
+    """The shapes of the scene, equal ones together: «a red circle», «two blue squares»."""
+    counts = Counter(s.name for s in in_order(scene.shapes))
+    return [article(name) if n == 1 else f"{NUMBERS[n]} {name}s" for name, n in counts.items()]
+
+
 def description(scene: Scene) -> str:
     """All shapes of the scene in words, or «nothing»."""
-    counts = Counter(s.name for s in in_order(scene.shapes))
-    parts = [article(name) if n == 1 else f"{NUMBERS[n]} {name}s" for name, n in counts.items()]
-    return join(parts) if parts else "nothing"
+    return join(phrases(scene)) if scene.shapes else "nothing"
 
 
 def unique(scene: Scene) -> list[Shape]:
@@ -202,18 +205,6 @@ def ask_neighbour(rng: random.Random, scene: Scene) -> Question | None:
     return form.format(rng.choice(words), refer(rng, scene, shape)), answer
 
 
-def ask_list(rng: random.Random, scene: Scene) -> Question | None:
-    """«List the shapes from left to right.» → «a red circle, a blue square»."""
-    axis, backwards = rng.randrange(2), rng.random() < 0.3
-    shapes = sorted(scene.shapes, key=lambda s: scene.relative(s)[axis], reverse=backwards)
-    places = [scene.relative(s)[axis] for s in shapes]
-    if len(shapes) < 2 or any(abs(p - q) < LIST_MARGIN for p, q in pairwise(places)):
-        return None
-    way = (("left to right", "right to left"), ("top to bottom", "bottom to top"))[axis][backwards]
-    form = rng.choice(("List the shapes from {}.", "Name the shapes from {}.", "What do you see from {}?"))
-    return form.format(way), ", ".join(article(s.name) for s in shapes)
-
-
 def ask_place(rng: random.Random, scene: Scene) -> Question | None:
     """«Where is the red circle?» → «top left», for shapes clearly off both middle lines."""
     candidates = [s for s in unique(scene) if all(abs(p - 0.5) >= CORNER_MARGIN for p in scene.relative(s))]
@@ -234,7 +225,6 @@ ASK: dict[str, Callable[[random.Random, Scene], Question | None]] = {
     "exists": ask_exists,
     "relation": ask_relation,
     "neighbour": ask_neighbour,
-    "list": ask_list,
     "place": ask_place,
 }
 # The hard ones get the most practice: relations, with places to teach what they rest on, and descriptions.
@@ -246,12 +236,11 @@ WEIGHTS = {
     "exists": 0.4,
     "relation": 2.5,
     "neighbour": 1.5,
-    "list": 1.5,
     "place": 2.0,
 }
 # Once places and relations are known, which takes about half of the training, what is still often wrong gets their time.
-LATE_WEIGHTS = WEIGHTS | {"description": 3.0, "relation": 1.0, "neighbour": 2.0, "list": 1.0, "place": 0.7}
-SPATIAL_WEIGHTS = {"place": 3.0, "relation": 3.0, "neighbour": 1.0, "list": 1.0, "description": 0.5}
+LATE_WEIGHTS = WEIGHTS | {"description": 3.0, "relation": 1.0, "neighbour": 2.0, "place": 0.7}
+SPATIAL_WEIGHTS = {"place": 3.0, "relation": 3.0, "neighbour": 1.0, "description": 0.5}
 
 
 def ask_any(rng: random.Random, scene: Scene, weights: Mapping[str, float] = WEIGHTS) -> Question:

@@ -1,4 +1,4 @@
-"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 11000]`.
+"""Trains the model: `python -m training.train [--out build/shapes-vl] [--steps 10500]`.
 
 The folder given by --out receives a checkpoint a stage (`sight.pt`, `answers.pt`; a later call goes on from them),
 `log.jsonl` and `model/`, a complete Hugging Face folder that is replaced every few minutes and at the end.
@@ -39,7 +39,7 @@ LOG_EVERY = 50  # steps
 SIGHT_PICTURES = 32  # a step of the first stage
 ROWS, LENGTH = 6, 416  # of a step of the second stage, in tokens
 POINTING_LAYER = 2  # of five, counted from 0
-POINTING_WEIGHT, COMPARING_WEIGHT, COUNTING_WEIGHT = 4.0, 2.0, 0.3
+POINTING_WEIGHT, COMPARING_WEIGHT, COUNTING_WEIGHT = 4.0, 2.0, 1.0
 CURRICULUM = (
     (0.03, Lesson(most=1, spatial=0.5)),
     (0.06, Lesson(most=2, spatial=0.5)),
@@ -329,7 +329,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, default=Path("build/shapes-vl"))
     parser.add_argument("--sight-steps", type=int, default=1000, help="steps of the first stage in all")
-    parser.add_argument("--steps", type=int, default=11000, help="steps of the second stage in all")
+    parser.add_argument("--steps", type=int, default=10500, help="steps of the second stage in all")
     parser.add_argument("--sight-rate", type=float, default=1e-2, help="highest learning rate of the first stage")
     parser.add_argument("--rate", type=float, default=3e-3, help="highest learning rate of the second stage")
     parser.add_argument("--seed", type=int, default=0)
