@@ -17,7 +17,7 @@ from training.questions import description
 from triton_renderer import tensors as t
 
 ASKED = 20
-RIGHT = {"shape": 18, "colour": 18, "count": 15, "description": 13, "tools": 13, "thinking": 11}
+RIGHT = {"shape": 19, "colour": 19, "count": 18, "description": 19, "tools": 18, "thinking": 17}
 """Right answers of ASKED that the bundled weights must give at least: well below their share on many (see the model card),
 and far above what a pipeline gives that mixes up pictures, positions or placeholders."""
 
@@ -86,7 +86,7 @@ def test_several_pictures_in_their_order(client: openai.OpenAI) -> None:
                 model=MODEL, messages=user(*pictures, f"What is in the {ordinal} picture?"), temperature=0
             )
             right += answer.choices[0].message.content == description(scene)
-    assert right >= 6  # of 16; by chance it would be none
+    assert right >= 13  # of 16; by chance it would be none
 
 
 def test_picture_after_text_is_seen_as_well(client: openai.OpenAI) -> None:
@@ -98,7 +98,7 @@ def test_picture_after_text_is_seen_as_well(client: openai.OpenAI) -> None:
         )
         for scene in scenes
     ]
-    assert sum(a.choices[0].message.content == description(s) for a, s in zip(answers, scenes, strict=True)) >= 5
+    assert sum(a.choices[0].message.content == description(s) for a, s in zip(answers, scenes, strict=True)) >= 8
 
 
 def test_streamed_tool_call_is_whole(client: openai.OpenAI) -> None:
@@ -236,4 +236,4 @@ def test_every_kind_at_length(client: openai.OpenAI) -> None:
         with ThreadPoolExecutor(8) as pool:
             share = sum(pool.map(right, asked)) / len(asked)
         print(f"{kind}: {share:.1%} of {len(asked)} through the pipeline")
-        assert share >= RIGHT.get(kind, 15) / ASKED
+        assert share >= RIGHT.get(kind, 19) / ASKED
