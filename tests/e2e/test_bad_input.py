@@ -69,9 +69,13 @@ def test_malformed_json(http: httpx.Client, content: bytes) -> None:
         ({"stream": "maybe"}, ["stream"]),
         ({"tools": [{"type": "function"}]}, ["tools"]),
         ({"chat_template": "{{ messages }}"}, ["chat_template"]),
-        ({"bad_words": ["red"]}, ["bad_words"]),
-        ({"response_format": {"type": "json_object"}}, ["response_format"]),
-        ({"tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f"}}]}, ["tool_choice"]),
+        ({"bad_words": [""]}, ["bad_words"]),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": 5}}}},
+            ["response_format"],
+        ),
+        ({"structured_outputs": {"regex": "("}}, ["structured_outputs"]),
+        ({"tool_choice": "required"}, ["tool_choice"]),
         ({"messages": user("word " * 20_000)}, ["8192"]),
         ({"messages": user({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}})}, ["video"]),
         ({"messages": user({"type": "nonsense"})}, ["nonsense"]),
@@ -275,7 +279,7 @@ def test_derender_of_generate_equals_the_coupled_answer(http: httpx.Client, rend
     body = {"model": MODEL, "generate_response": generated, "prompt_token_ids": rendered["token_ids"], "chat_request": request}
     derendered = http.post(f"{CHAT}/derender", json=body)
     assert derendered.status_code == 200, derendered.text
-    coupled = http.post(CHAT, json=request).json()
+    coupled = http.post(CHAT, json=request | {"cache_salt": "coupled"}).json()
     assert derendered.json()["choices"] == coupled["choices"]
     assert derendered.json()["usage"] == coupled["usage"]
     assert derendered.json()["id"] == generated["request_id"]

@@ -24,6 +24,7 @@ def test_curl_gets_the_answer_that_is_printed(http: httpx.Client) -> None:
     for document in (printed, answer):
         document.pop("id")
         document.pop("created")
+        document["usage"].pop("prompt_tokens_details")  # what the cache knows depends on what was asked before
     assert answer == printed
 
 

@@ -15,6 +15,7 @@ from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.openai import ChatCompletionRequest
 from triton_renderer.render import Renderer
 from triton_renderer.render.image_renderer import ImageRenderer
+from triton_renderer.render.images import ROUNDING
 from triton_renderer.render.item_cache import RenderedImage
 from triton_renderer.render.media_options import MediaOptions, media_options
 from triton_renderer.render.messages import ImagePart
@@ -133,7 +134,8 @@ def test_what_the_processor_does_not_know_is_ignored(images: ImageRenderer) -> N
     usual, same = (
         render(images, png(64, 64, 3), changed) for changed in (MediaOptions(), processor(unknown=1, return_tensors="pt"))
     )
-    assert np.array_equal(pixels(usual), pixels(same))
+    # Pillow resizes for the family's own processor, torch where no option stands in the way: they round differently.
+    assert np.abs(pixels(usual).astype(int) - pixels(same)).max() <= ROUNDING
 
 
 @pytest.mark.parametrize(

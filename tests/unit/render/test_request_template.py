@@ -55,14 +55,16 @@ def test_a_trusted_template_takes_the_place_of_the_models(trusting: Renderer) ->
 
 def test_each_template_gets_content_of_the_form_that_it_takes(trusting: Renderer) -> None:
     parts = user(text_part("A"), image_part(png()), text_part("B"))
-    shown = f"<|vision_start|>{PAD}*9<|vision_end|>"
-    assert text_of(trusting, chat(trusting, parts, chat_template=LISTS)) == f"(A){shown}(B)"
+    rendered = chat(trusting, parts, chat_template=LISTS)
+    shown = f"<|vision_start|>{PAD}*{rendered.context.features[0].placeholder.length}<|vision_end|>"
+    assert text_of(trusting, rendered) == f"(A){shown}(B)"
     assert text_of(trusting, chat(trusting, parts, chat_template=STRINGS)) == f"[user|A\n{shown}\nB]"
 
 
 def test_what_is_typed_stays_text_under_a_trusted_template(trusting: Renderer) -> None:
     rendered = chat(trusting, user(text_part(PAD), image_part()), chat_template=LISTS)
-    assert text_of(trusting, rendered) == f"({PAD})<|vision_start|>{PAD}*9<|vision_end|>"
+    length = rendered.context.features[0].placeholder.length
+    assert text_of(trusting, rendered) == f"({PAD})<|vision_start|>{PAD}*{length}<|vision_end|>"
 
 
 @pytest.mark.parametrize(
