@@ -154,7 +154,7 @@ class Engine:
         running = {sequence.request for sequence in self._scheduler.running}
         self._scheduler.start_over()
         for request in list(self._requests.values()):
-            if request in running:
+            if request in running or request.is_finished:
                 self._end(request, RendererError(INTERNAL_ERROR))
 
     def _take_messages(self, block: bool = True) -> bool:
@@ -197,6 +197,7 @@ class Engine:
         for sequence in request.sequences:
             if not sequence.is_finished:
                 sequence.finish_reason = "abort"
+                sequence.stop.finish()
         log.info("request %s aborted after %d output tokens", request.id, request.num_output_tokens)
         self._forget(request)
         self._deliver(request)
@@ -206,13 +207,15 @@ class Engine:
         now = time.monotonic()
         if now < self._next_poll:
             return
-        self._next_poll = now + CANCEL_POLL_S
         for request in list(self._requests.values()):
-            if request.sink.is_cancelled():
+            if _is_cancelled(request):
                 log.info("request %s cancelled after %d output tokens", request.id, request.num_output_tokens)
                 self._end(request, Cancelled("the client cancelled the request"))
         for request in self._scheduler.waiting_since_before(now - self._queue_timeout_s):
             self._end(request, QueueFull(f"no place came free within {self._queue_timeout_s:g} s"))
+        # Asking takes at most a tenth of the time, however many requests wait.
+        done = time.monotonic()
+        self._next_poll = done + max(CANCEL_POLL_S, 9 * (done - now))
 
     def _step(self) -> None:
         works = self._scheduler.schedule()
@@ -340,8 +343,15 @@ class Engine:
                 self._deliver(request)
 
     def _deliver(self, request: Request) -> None:
-        """Sends what is new. Without streaming that is everything, at the end."""
+        """Sends what is new; a request whose answer cannot be made ends with an error."""
         self._late.pop(request.arrival, None)
+        try:
+            self._send(request)
+        except Exception as error:
+            self._fail(request, error)
+
+    def _send(self, request: Request) -> None:
+        """Without streaming, what is new is everything, at the end."""
         token_ids: list[int] = []
         choices = []
         for sequence in request.sequences:
@@ -391,6 +401,14 @@ class _PromptSpan:
         if self.places:
             for own, best in rank(logits, self._token_ids, self._prompt.count):
                 self._prompt.add(own, best)
+
+
+def _is_cancelled(request: Request) -> bool:
+    try:
+        return request.sink.is_cancelled()
+    except Exception:  # the others are asked all the same
+        log.exception("whether request %s is cancelled could not be found out", request.id)
+        return False
 
 
 def _choice(sequence: Sequence, new: list[int]) -> ChunkChoice:

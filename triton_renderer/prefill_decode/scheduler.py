@@ -152,7 +152,7 @@ class Scheduler:
             return False
         sequence.blocks = shared + self.pool.allocate(count)
         sequence.num_computed = len(shared) * BLOCK_TOKENS
-        if not sequence.output_ids:
+        if sequence.placed_s is None:
             sequence.num_cached = sequence.num_computed
         self.waiting.remove(sequence)
         bisect.insort(self.running, sequence, key=_order)

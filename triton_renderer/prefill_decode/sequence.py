@@ -177,6 +177,7 @@ class Sequence:
         self.finish_reason, self.stop_reason = self.stop.push(token_id)
         if self.finish_reason is None and self.constraint is not None and self.constraint.is_finished:
             self.finish_reason = "stop"  # nothing can follow, whatever min_tokens and ignore_eos say
+            self.stop.finish()
         return True
 
     @property

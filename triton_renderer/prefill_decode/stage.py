@@ -153,7 +153,7 @@ class PrefillDecode:
         """
         if not self.engine.is_alive:
             raise StageUnavailable("the engine of prefill_decode has stopped")
-        # A prompt is prefilled whole, which may take minutes; past this limit every request in it has failed anyway.
+        # A step may take long on a slow machine; past this limit every request in it has failed anyway.
         if (idle := time.monotonic() - self.engine.heartbeat) > self._request_timeout_s:
             raise StageUnavailable(f"the engine of prefill_decode has not made a step for {idle:.0f} s")
         return {"max_model_len": self.max_model_len} | self.engine.load
@@ -276,11 +276,15 @@ class PrefillDecode:
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
         ordered = [features[index] for index in order]
         grids = [self._runner.checked_grids(item) for item in items]
+        places = is_image.nonzero()[0]
+        # A range may begin and end with tokens of the text: the picture is what takes rows.
+        behind = np.cumsum([item.rows for item in items])
         pictures = tuple(
-            Picture(item.placeholder.offset, item.placeholder.offset + item.placeholder.length, _digest(rows, grid))
-            for item, rows, grid in zip(items, ordered, grids, strict=True)
+            Picture(int(places[end - item.rows]), int(places[end - 1]) + 1, _digest(rows, grid))
+            for item, end, rows, grid in zip(items, behind, ordered, grids, strict=True)
+            if item.rows
         )
-        return MultimodalInputs(torch.cat(ordered, dim=1), is_image.nonzero()[0], pictures, encoded.form), grids
+        return MultimodalInputs(torch.cat(ordered, dim=1), places, pictures, encoded.form), grids
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
         """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""

@@ -47,9 +47,14 @@ class StopChecker:
         self._num_tokens += 1
         reason = self._reason(token_id)
         if reason[0] is not None and self._detokenizer is not None and not isinstance(reason[1], str):
+            self.finish()
+        return reason
+
+    def finish(self) -> None:
+        """Nothing follows: lets text go that was held back because it might have become a character or a stop string."""
+        if self._detokenizer is not None:
             self._emit(self._detokenizer.finish())
             self._text.append(self._matcher.flush())
-        return reason
 
     def _reason(self, token_id: int) -> tuple[FinishReason | None, int | str | None]:
         if self._num_tokens > self._params.min_tokens:

@@ -9,7 +9,7 @@ import queue
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from typing import Any
 
 import torch
@@ -49,6 +49,9 @@ Spec = tuple[str, str, bool]
 """What a compiled grammar is kept by: the kind of constraint, its document, and `disable_any_whitespace`."""
 Job = tuple[tuple[Spec, bool], "Future[xgrammar.CompiledGrammar]"]
 Done = Callable[["xgrammar.CompiledGrammar | RendererError"], None]
+
+
+BUSY = "the grammars of other requests are still being compiled"
 
 
 class Grammars:
@@ -104,7 +107,7 @@ class Grammars:
         if compiled is not None:
             done(compiled)
             return
-        threading.Thread(target=self._wait, args=(future, where, done), name="grammar-wait", daemon=True).start()
+        threading.Thread(target=self._wait, args=(key, future, where, done), name="grammar-wait", daemon=True).start()
 
     def close(self) -> None:
         """Ends the threads, each behind the grammar that it is at."""
@@ -129,7 +132,8 @@ class Grammars:
         while (job := self._jobs.get()) is not None:
             key, future = job
             spec, skip_special_tokens = key
-            future.set_running_or_notify_cancel()
+            if not future.set_running_or_notify_cancel():
+                continue
             try:
                 compiled = _compile(self._compilers[skip_special_tokens], spec)
             except Exception as error:
@@ -147,16 +151,18 @@ class Grammars:
         while len(self._compiled) > 1 and sum(kept.memory_size_bytes for kept in self._compiled.values()) > self._max_bytes:
             self._compiled.popitem(last=False)
 
-    def _wait(self, future: "Future[xgrammar.CompiledGrammar]", where: str, done: Done) -> None:
+    def _wait(self, key: tuple[Spec, bool], future: "Future[xgrammar.CompiledGrammar]", where: str, done: Done) -> None:
         result: xgrammar.CompiledGrammar | RendererError
         try:
             result = future.result(self._timeout_s)
         except TimeoutError:
-            result = (
-                InvalidRequest(f"{where}: it takes longer than {self._timeout_s:g} s to compile", where)
-                if future.running()
-                else QueueFull("the grammars of other requests are still being compiled")
-            )
+            result = InvalidRequest(f"{where}: it takes longer than {self._timeout_s:g} s to compile", where)
+            if future.cancel():  # nobody has begun with it, and nobody is to, after all who wanted it are told
+                with self._lock:
+                    self._pending.pop(key, None)
+                result = QueueFull(BUSY)
+        except CancelledError:
+            result = QueueFull(BUSY)
         except RuntimeError as error:  # what xgrammar raises for every grammar that it does not take
             result = InvalidRequest(f"{where}: {_complaint(error)}", where)
         except Exception as error:

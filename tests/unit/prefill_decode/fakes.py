@@ -136,6 +136,9 @@ class TokenLimit:
             return "stop", None
         return ("length", None) if self.count >= self.limit else (None, None)
 
+    def finish(self) -> None:
+        pass
+
 
 def make_request(  # noqa: PLR0917  # a test names those it cares about
     sink: NotingSink,

@@ -356,3 +356,21 @@ def test_metrics_count_what_happened(engine: Engine, runner: CountingRunner) -> 
     assert value("engine_requests_failed_total", status="500") == 1
     assert value("running_sequences") == value("waiting_requests") == value("kv_cache_used_ratio") == 0
     assert value("kv_cache_cached_blocks") == 2
+
+
+def test_request_whose_answer_cannot_be_sent_ends_and_the_others_go_on(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.005
+    broken, other = NotingSink(), NotingSink()
+    broken.send = Mock(side_effect=ValueError("no such thing"))  # type: ignore[method-assign]
+    engine.add(make_request(broken, max_tokens=5, stream=False, request_id="broken"))
+    engine.add(make_request(other, [3], max_tokens=20))
+    assert type(broken.wait().error) is RendererError
+    assert other.wait().token_ids == [4 + i for i in range(20)]
+
+
+def test_client_that_cannot_be_asked_whether_it_is_there_keeps_its_request(engine: Engine, runner: CountingRunner) -> None:
+    runner.step_s = 0.01
+    sink = NotingSink()
+    sink.is_cancelled = Mock(side_effect=RuntimeError("gone"))  # type: ignore[method-assign]
+    engine.add(make_request(sink, max_tokens=10))
+    assert sink.wait().finish_reasons == ["length"]

@@ -59,3 +59,11 @@ def test_min_tokens_puts_stop_strings_off() -> None:
 
 def test_limit_is_length() -> None:
     assert run(checker(max_tokens=2), "red red red red")[:3] == (2, "length", None)
+
+
+def test_what_is_held_back_is_let_go_where_the_output_ends_from_outside() -> None:
+    stop = checker(stop=["}X"])
+    for token_id in TOKENIZER.encode("{}"):
+        stop.push(token_id)
+    stop.finish()
+    assert stop.take_text() == "{}"
