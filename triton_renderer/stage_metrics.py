@@ -6,6 +6,7 @@ consists of (`…_bucket`, `…_sum`, `…_count`), which is what a Prometheus q
 """
 
 import logging
+import math
 import threading
 from typing import Any
 
@@ -58,7 +59,8 @@ class TritonMetrics:
             if name not in self._families:
                 self._families[name] = self._pb.MetricFamily(name=name, description=metric.documentation, kind=kind)
             self._metrics[key] = self._families[name].Metric(labels=dict(labels))
-            self._shown[key] = 0.0
+            # A stage that was killed leaves its gauges behind as they were: the next one sets each of its own once.
+            self._shown[key] = math.nan if is_gauge else 0.0
         if value == self._shown[key]:
             return
         if is_gauge:

@@ -61,3 +61,14 @@ def test_the_encoder_cache_shows_its_counts(shown: dict[object, float]) -> None:
     TritonMetrics(pb, cache_registry(cache)).publish()
     assert shown[("triton_renderer_encoder_cache_misses_total", ())] == 1
     assert shown[("triton_renderer_encoder_cache_hits_total", ())] == 0
+
+
+def test_a_gauge_is_set_at_once_for_triton_may_show_that_of_a_killed_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = CollectorRegistry()
+    Gauge("places", "Places", registry=registry)
+    calls: list[float] = []
+    monkeypatch.setattr(pb._Metric, "set", lambda metric, value: calls.append(value))
+    metrics = TritonMetrics(pb, registry)
+    metrics.publish()
+    metrics.publish()
+    assert calls == [0]
