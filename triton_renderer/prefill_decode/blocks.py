@@ -18,6 +18,11 @@ NULL_BLOCK = 0
 """Never given to a sequence: tables of unequal length are filled up with it, and its keys and values stay zero."""
 
 
+def blocks_for(tokens: int) -> int:
+    """Blocks that hold that many tokens of one sequence."""
+    return -(-tokens // BLOCK_TOKENS)
+
+
 class BlockPool:
     """The blocks 1 to `num_blocks - 1`, each free, cached, or used by one or more sequences."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
-from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,13 @@ class StepLayout:
         for chunk in self.chunks:
             slots += [_slot(chunk.blocks, position) for position in range(chunk.context, chunk.end)]
         self.slots = self._tensor(slots)
-        self._width = max((_num_blocks(chunk.end) for chunk in self._decodes), default=0)
+        self._width = max((blocks_for(chunk.end) for chunk in self._decodes), default=0)
         table: list[int] = []
         for chunk in self._decodes:
             blocks = chunk.blocks[: self._width]
             table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
         self.decode_blocks = self._tensor(table)
-        self.chunk_blocks = [self._tensor(chunk.blocks[: _num_blocks(chunk.end)]) for chunk in self.chunks]
+        self.chunk_blocks = [self._tensor(chunk.blocks[: blocks_for(chunk.end)]) for chunk in self.chunks]
         self._masks: dict[tuple[int, Reach], Tensor | None] = {}
 
     @property
@@ -123,10 +123,6 @@ class StepLayout:
 
 def _slot(blocks: Sequence[int], position: int) -> int:
     return blocks[position // BLOCK_TOKENS] * BLOCK_TOKENS + position % BLOCK_TOKENS
-
-
-def _num_blocks(tokens: int) -> int:
-    return -(-tokens // BLOCK_TOKENS)
 
 
 class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped

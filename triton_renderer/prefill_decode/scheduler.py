@@ -11,7 +11,7 @@ from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
 from triton_renderer.errors import QueueFull
-from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockPool
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockPool, blocks_for
 from triton_renderer.prefill_decode.sequence import Picture, Request, Sequence
 
 
@@ -112,7 +112,7 @@ class Scheduler:
             # It may have been pushed out by one before it.
             if not sequence.blocks or sequence.num_uncomputed != 1:
                 continue
-            while len(sequence.blocks) < _num_blocks(sequence.num_tokens) and sequence.blocks:
+            while len(sequence.blocks) < blocks_for(sequence.num_tokens) and sequence.blocks:
                 if self.pool.num_unused:
                     sequence.blocks += self.pool.allocate(1)
                 else:
@@ -144,7 +144,7 @@ class Scheduler:
     def _admit(self, sequence: Sequence) -> bool:
         """Gives the sequence a place and blocks for all its tokens and one more. False where there are not enough."""
         shared = self._shared_blocks(sequence)
-        count = _num_blocks(sequence.num_tokens + 1) - len(shared)
+        count = blocks_for(sequence.num_tokens + 1) - len(shared)
         self.pool.share(shared)
         # Each running sequence may soon need a block: to admit one and push it out again would compute it twice.
         if count + len(self.running) > self.pool.num_unused:
@@ -221,10 +221,6 @@ class Scheduler:
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:
     return sequence.request.context.priority, sequence.request.arrival, sequence.index
-
-
-def _num_blocks(tokens: int) -> int:
-    return -(-tokens // BLOCK_TOKENS)
 
 
 def _beside_pictures(end: int, pictures: Ordered[Picture], start: int) -> int:

@@ -13,7 +13,7 @@ from xgrammar import CompiledGrammar
 
 from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest, RendererError, StageUnavailable
-from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool
+from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool, blocks_for
 from triton_renderer.prefill_decode.compiling import CompilingRequests
 from triton_renderer.prefill_decode.engine import INTERNAL_ERROR, Engine
 from triton_renderer.prefill_decode.model_runner import ModelRunner
@@ -327,7 +327,7 @@ def _num_blocks(runner: ModelRunner, settings: Settings, max_model_len: int) -> 
     size, budget = runner.bytes_per_block, settings.kv_cache_bytes
     if budget is None:
         budget = _free_bytes(runner.device)
-    needed = -(-(max_model_len + 1) // BLOCK_TOKENS) + 1
+    needed = blocks_for(max_model_len + 1) + 1
     if budget // size < needed:
         raise SettingsError(
             f"KV_CACHE_BYTES={budget} holds {budget // size * BLOCK_TOKENS} tokens, a request may have {max_model_len}: "
