@@ -29,6 +29,7 @@ import psutil
 from PIL import Image
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from client.perf.together import seconds_together
 from triton_renderer.launcher.supervisor import free_ports, serve
 from triton_renderer.settings import load_settings
 
@@ -205,31 +206,23 @@ def post(connection: http.client.HTTPConnection, path: str, body: bytes) -> byte
 
 def run(server: Server, row: Row, bodies: list[bytes], figures: Figures) -> None:
     """One round of one row: all bodies, spread over the row's clients."""
-    waiting, lock, failures = iter(bodies), threading.Lock(), []
+    waiting, lock = iter(bodies), threading.Lock()
 
     def work() -> None:
-        try:
-            with server.connection() as connection:
-                while True:
-                    with lock:
-                        body = next(waiting, None)
-                    if body is None:
-                        return
-                    started = time.perf_counter()
-                    post(connection, row.path, body)
-                    figures.times.append(time.perf_counter() - started)
-        except (OSError, http.client.HTTPException, SystemExit) as error:
-            failures.append(error)
+        with server.connection() as connection:
+            while True:
+                with lock:
+                    body = next(waiting, None)
+                if body is None:
+                    return
+                started = time.perf_counter()
+                post(connection, row.path, body)
+                figures.times.append(time.perf_counter() - started)
 
-    threads = [threading.Thread(target=work) for _ in range(row.clients)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise SystemExit(f"{server.name}: {failures[0]}")
-    figures.rates.append(len(bodies) / (time.perf_counter() - started))
+    try:
+        figures.rates.append(len(bodies) / seconds_together(row.clients, work))
+    except (OSError, http.client.HTTPException, SystemExit) as error:
+        raise SystemExit(f"{server.name}: {error}") from error
 
 
 def stream(server: Server, bodies: list[Body], figures: Figures) -> None:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from client.perf.render import TIMEOUT_S, asked, photo, text
+from client.perf.together import seconds_together
 from triton_renderer.launcher.supervisor import free_ports, serve
 from triton_renderer.settings import load_settings
 
@@ -98,30 +99,22 @@ def stream(port: int, body: bytes, figures: Figures, lock: threading.Lock) -> No
 
 def measure(port: int, bodies: list[Body], clients: int, model: str) -> Figures:
     """All requests, spread over that many clients."""
-    figures, lock, failures = Figures(), threading.Lock(), []
+    figures, lock = Figures(), threading.Lock()
     common = {"model": model, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True}
     waiting = iter([json.dumps(common | {"stream_options": {"include_usage": True}} | body).encode() for body in bodies])
 
     def run() -> None:
-        try:
-            while True:
-                with lock:
-                    body = next(waiting, None)
-                if body is None:
-                    return
-                stream(port, body, figures, lock)
-        except (OSError, http.client.HTTPException, RuntimeError) as error:
-            failures.append(error)
+        while True:
+            with lock:
+                body = next(waiting, None)
+            if body is None:
+                return
+            stream(port, body, figures, lock)
 
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    started = time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    figures.seconds = time.perf_counter() - started
-    if failures:
-        raise SystemExit(f"port {port}: {failures[0]}")
+    try:
+        figures.seconds = seconds_together(clients, run)
+    except (OSError, http.client.HTTPException, RuntimeError) as error:
+        raise SystemExit(f"port {port}: {error}") from error
     return figures
 
 

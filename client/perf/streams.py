@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from client.perf.together import seconds_together
+
 
 @dataclass
 class Sample:
@@ -45,23 +47,12 @@ def stream(url: str, body: dict[str, object], sample: Sample, lock: threading.Lo
 
 def measure(url: str, body: dict[str, object], clients: int) -> tuple[float, float]:
     """Tokens per second over all clients, and the median time to the first token in seconds."""
-    sample, lock, failures = Sample(), threading.Lock(), []
-
-    def run() -> None:
-        try:
-            stream(url, body, sample, lock)
-        except (httpx.HTTPError, RuntimeError) as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=run) for _ in range(clients)]
-    started = time.monotonic()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise SystemExit(f"a request failed: {failures[0]}")
-    return sample.tokens / (time.monotonic() - started), statistics.median(sample.first)
+    sample, lock = Sample(), threading.Lock()
+    try:
+        seconds = seconds_together(clients, lambda: stream(url, body, sample, lock))
+    except (httpx.HTTPError, RuntimeError) as error:
+        raise SystemExit(f"a request failed: {error}") from error
+    return sample.tokens / seconds, statistics.median(sample.first)
 
 
 def main() -> None:
