@@ -80,8 +80,10 @@ class Settings(BaseSettings):
         description="serve the render, derender and generate routes (also --enable-scale-out; default: only with ROLE=render)",
     )
     encoder_cache_bytes: int = Field(256 * 2**20, ge=0, description="memory for encoder outputs")
-    max_image_pixels: int = Field(178_956_970, ge=1, description="largest picture, in pixels")
+    max_image_pixels: int = Field(178_956_970, ge=1, description="largest picture, or frame of a video, in pixels")
     max_images: int = Field(32, ge=1, le=256, description="pictures of one request")
+    max_videos: int = Field(4, ge=1, le=64, description="videos of one request")
+    max_video_frames: int = Field(768, ge=2, le=4096, description="frames that are taken of one video")
     max_running_requests: int = Field(32, ge=1, description="requests that decode as one batch")
     max_step_tokens: int = Field(
         512, ge=1, description="tokens that prefill_decode computes in one step: longer prompts are prefilled in chunks"

@@ -9,6 +9,11 @@ import pybase64
 
 ATTACHED = "attached:"
 """`attached:3` stands for the fourth slice of the `media` tensor."""
+ATTACHED_FRAMES = "attached-frames:"
+"""`attached-frames:3,4` stands for a video whose frames are the fourth and the fifth slice."""
+
+MAX_FRAMES = 4096
+"""Of one video that is sent as frames."""
 
 _URL_PARTS = ("image_url", "video_url", "audio_url")
 
@@ -20,6 +25,11 @@ def detach_media(body: dict[str, Any]) -> list[bytes]:
     """
     attached: list[bytes] = []
     for holder in _url_holders(body):
+        frames = decode_frames_url(holder["url"])
+        if frames is not None:
+            holder["url"] = ATTACHED_FRAMES + ",".join(map(str, range(len(attached), len(attached) + len(frames))))
+            attached += frames
+            continue
         data = decode_data_url(holder["url"])
         if data is not None:
             holder["url"] = f"{ATTACHED}{len(attached)}"
@@ -46,6 +56,20 @@ def decode_data_url(url: str) -> bytes | None:
     if not comma or header[:5].lower() != "data:" or header.rpartition(";")[2].strip().lower() != "base64":
         return None
     return _decode_base64(payload)
+
+
+def is_frames_url(url: str) -> bool:
+    """A data URL of a video whose frames are sent as pictures: `data:video/jpeg;base64,FRAME,FRAME,…`."""
+    return url[:5].lower() == "data:" and url[5:].partition(",")[0].partition(";")[0].strip().lower() == "video/jpeg"
+
+
+def decode_frames_url(url: str) -> list[bytes] | None:
+    """The bytes of each frame of such a URL; None for another one, and where it is malformed or has more than MAX_FRAMES."""
+    header, _, payload = url.partition(",")
+    if not is_frames_url(url) or payload.count(",") >= MAX_FRAMES or header.rpartition(";")[2].strip().lower() != "base64":
+        return None
+    frames = [_decode_base64(frame) for frame in payload.split(",")]
+    return None if None in frames else [frame for frame in frames if frame is not None]
 
 
 def _decode_base64(payload: str) -> bytes | None:

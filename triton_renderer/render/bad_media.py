@@ -1,4 +1,4 @@
-"""What goes wrong with a picture, and how the client gets to know which one it was."""
+"""What goes wrong with a picture or video, and how the client gets to know which one it was."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from triton_renderer.errors import InvalidRequest
 
 
 class BadMedia(Exception):
-    """A picture cannot be had or read. The message is for the client, and does not say which picture."""
+    """A picture or video cannot be had or read. The message is for the client, and does not say which one."""
 
 
 @contextmanager

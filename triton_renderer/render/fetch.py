@@ -1,4 +1,4 @@
-"""Fetches pictures over HTTP without becoming a way into the operator's network.
+"""Fetches pictures and videos over HTTP without becoming a way into the operator's network.
 
 Only hosts that the operator named are asked. Every hop of a redirect is checked like the first one. A host's addresses are
 checked after resolution, and the address that was checked is the one that is dialled: the name is never resolved again.
@@ -68,12 +68,12 @@ class Fetcher:
             try:
                 status, location, body = self._get(target, deadline, max_bytes)
             except httpcore.TimeoutException as error:
-                raise BadMedia(f"{target.hostname} took too long to send the picture") from error
+                raise BadMedia(f"{target.hostname} took too long to send the file") from error
             except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.UnsupportedProtocol) as error:
-                raise BadMedia(f"the picture could not be fetched from {target.hostname}") from error
+                raise BadMedia(f"the file could not be fetched from {target.hostname}") from error
             if location is None:
                 if status != 200:
-                    raise BadMedia(f"{target.hostname} answered {status} instead of a picture")
+                    raise BadMedia(f"{target.hostname} answered {status} instead of a file")
                 return body
             try:
                 url = urljoin(url, location)
@@ -88,13 +88,13 @@ class Fetcher:
         except ValueError as error:  # of urlsplit, the port, or the host's characters
             raise BadMedia("the URL is not well formed") from error
         if target.scheme not in _PORTS:
-            raise BadMedia("a picture's URL must be http, https, file, or a data URL")
+            raise BadMedia("the URL must be http, https, file, or a data URL")
         if not host:
             raise BadMedia("the URL names no host")
         if target.username is not None or target.password is not None:
             raise BadMedia("a URL with a user name or password is refused")
         if host not in self._allowed_hosts:
-            raise BadMedia(f"this server does not fetch pictures from {target.hostname}")
+            raise BadMedia(f"this server does not fetch media from {target.hostname}")
         return target
 
     def _get(self, target: SplitResult, deadline: float, max_bytes: int) -> tuple[int, str | None, bytes]:
@@ -108,7 +108,7 @@ class Fetcher:
         backend = _CheckedBackend(self._may_dial, self._resolver, deadline)
         headers = [
             ("Host", (f"[{host}]" if ":" in host else host) + (f":{target.port}" if target.port else "")),
-            ("Accept", "image/*"),
+            ("Accept", "image/*, video/*"),
             ("Accept-Encoding", "identity"),
             ("User-Agent", "triton-renderer"),
         ]
@@ -199,7 +199,7 @@ def _limited(chunks: Iterable[bytes], max_bytes: int) -> bytes:
     for chunk in chunks:
         received += chunk
         if len(received) > max_bytes:
-            raise BadMedia(f"the picture is larger than {max_bytes} bytes")
+            raise BadMedia(f"the file is larger than {max_bytes} bytes")
     return bytes(received)
 
 

@@ -52,13 +52,17 @@ MODES = {Image.Resampling.BILINEAR: "bilinear", Image.Resampling.BICUBIC: "bicub
 """torch's names for the ways of resampling that it has."""
 
 
-def to_planes(picture: Image.Image, size: tuple[int, int], resample: Image.Resampling) -> npt.NDArray[np.uint8]:
-    """An RGB picture at `size` (width, height) as uint8 [3, height, width]; `resample` is one of `MODES`.
+def to_planes(
+    picture: Image.Image | npt.NDArray[np.uint8], size: tuple[int, int], resample: Image.Resampling
+) -> npt.NDArray[np.uint8]:
+    """An RGB picture, or its pixels [height, width, 3], at `size` (width, height) as uint8 [3, height, width].
+
+    `resample` is one of `MODES`.
 
     By the function that the reference resizes with, in half of Pillow's time; `HorizontalFirst` rounds a few pixels otherwise.
     """
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None]
-    if picture.size != size:
+    if pixels.shape[-2:] != size[::-1]:
         pixels = interpolate(pixels, size[::-1], mode=MODES[resample], antialias=True)
     planes: npt.NDArray[np.uint8] = pixels[0].contiguous().numpy()
     return planes

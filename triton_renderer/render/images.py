@@ -21,6 +21,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from triton_renderer.checkpoint import first_line
 from triton_renderer.render.image_processor import MODES, NO_OPTIONS, load_image_processor, process, to_planes
+from triton_renderer.render.patches import patches_of
 from triton_renderer.settings import SettingsError
 from triton_renderer.wire import Field, Item, encode_item
 
@@ -34,8 +35,8 @@ ROUNDING = 2
 
 
 @dataclass(frozen=True)
-class ImageInput:
-    """One picture for the model: the encoder's inputs, and the tokens [tokens] int64 that stand for it in the prompt."""
+class MediaInput:
+    """One picture or video for the model: the encoder's inputs, and the tokens [tokens] int64 that stand for it in the prompt."""
 
     item: Item
     token_ids: npt.NDArray[np.int64]
@@ -43,17 +44,21 @@ class ImageInput:
     """The same as text, where it begins or ends with ordinary text: that is tokenized together with the text around it."""
 
 
-class Images(Protocol):
-    """How a model takes pictures. Safe to use from several threads."""
+class MediaPlace(Protocol):
+    """How a picture or a video stands in a prompt."""
 
     slot: str
-    """The token that the chat template writes for a picture."""
+    """The token that the chat template writes for it."""
     embed_token_id: int
     """Placeholder tokens with this id take an encoder row; others in a placeholder are text around them."""
     frame: tuple[str, str]
-    """What goes before and after `slot` where the chat template does not place pictures itself."""
+    """What goes before and after `slot` where the chat template does not place it itself."""
 
-    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
+
+class Images(MediaPlace, Protocol):
+    """How a model takes pictures. Safe to use from several threads."""
+
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> MediaInput:
         """Inputs and placeholder for an RGB picture. `options` are a client's, for this one call of the image processor.
 
         Raises ValueError where the processor refuses the picture or the options.
@@ -82,18 +87,18 @@ class ProcessorImages:
         unused = processor.unused_input_names
         self._input_names = [name for name in image_processor.model_input_names if name not in unused]
 
-    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> MediaInput:
         """Pixel values are uint8 where rescaling and normalising can wait for the encoder, else normalised floats."""
         outputs = process(self._image_processor, picture, raw=self._raw, options=options)
         item = {name: _field(name, outputs[name], self._raw) for name in self._input_names if name in outputs}
         text = self._processor.replace_image_token(outputs, image_idx=0)
         token_ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         stands_alone = token_ids[0] in self._special and token_ids[-1] in self._special
-        return ImageInput(item, np.array(token_ids, np.int64), None if stands_alone else text)
+        return MediaInput(item, np.array(token_ids, np.int64), None if stands_alone else text)
 
     def identity(self) -> str:
         """The image processor's settings."""
-        return f"{type(self).__name__} {self._raw} {_settings_of(self._image_processor)}"
+        return f"{type(self).__name__} {self._raw} {settings_of(self._image_processor)}"
 
 
 class QwenVlImages:
@@ -110,8 +115,8 @@ class QwenVlImages:
         self.slot: str = tokenizer.convert_ids_to_tokens(config.image_token_id)
         self.embed_token_id: int = config.image_token_id
         self.frame = (
-            _token_named(config, "vision_start_token_id", tokenizer),
-            _token_named(config, "vision_end_token_id", tokenizer),
+            token_named(config, "vision_start_token_id", tokenizer),
+            token_named(config, "vision_end_token_id", tokenizer),
         )
 
     @property
@@ -130,15 +135,15 @@ class QwenVlImages:
                 return False
         return True
 
-    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> ImageInput:
+    def prepare(self, picture: Image.Image, options: Mapping[str, Any] = NO_OPTIONS) -> MediaInput:
         """Pixel values are uint8, neither rescaled nor normalised, as in the reference."""
         values, grid = self._processed(picture, options) if options else self._patches(picture)
-        item = {"pixel_values": _flat(values), "image_grid_thw": Field(grid, "batched", {"keep_on_cpu": True})}
-        return ImageInput(item, np.full(int(grid.prod()) // self._merge**2, self.embed_token_id, np.int64))
+        item = {"pixel_values": flat(values), "image_grid_thw": Field(grid, "batched", {"keep_on_cpu": True})}
+        return MediaInput(item, np.full(int(grid.prod()) // self._merge**2, self.embed_token_id, np.int64))
 
     def identity(self) -> str:
         """The image processor's settings."""
-        return f"{type(self).__name__} {_settings_of(self._image_processor)}"
+        return f"{type(self).__name__} {settings_of(self._image_processor)}"
 
     def _processed(
         self, picture: Image.Image, options: Mapping[str, Any]
@@ -152,16 +157,8 @@ class QwenVlImages:
             picture.height, picture.width, patch * merge, min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"]
         )
         planes = to_planes(picture, (width, height), self._image_processor.resample)
-        rows, columns = height // patch, width // patch
-        patches = np.empty((rows // merge, columns // merge, merge, merge, 3, self._frames, patch, patch), np.uint8)
-        # A patch's row of one colour is copied as one unit: byte by byte it would take four times as long.
-        row = f"V{patch}"
-        targets = patches.view(row)[..., 0]
-        for colour, plane in enumerate(planes):
-            # Axes: row of squares, row in the square, y; column of squares, column in the square.
-            units = plane.view(row).reshape(rows // merge, merge, patch, columns // merge, merge)
-            targets[:, :, :, :, colour] = units.transpose(0, 3, 1, 4, 2)[:, :, :, :, None]
-        return patches.reshape(rows * columns, -1), np.array([1, rows, columns], np.int64)
+        grid = np.array([1, height // patch, width // patch], np.int64)
+        return patches_of([planes], self._frames, patch, merge), grid
 
 
 def load_images(model: str, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> Images | None:
@@ -241,15 +238,15 @@ def _field(name: str, value: Any, raw: bool) -> Field:
     single = np.asarray(array[0]) if len(array) == 1 else None
     if name == "pixel_values":
         dtype = np.uint8 if raw else array.dtype
-        return Field(single.astype(dtype)) if single is not None else _flat(array.astype(dtype))
+        return Field(single.astype(dtype)) if single is not None else flat(array.astype(dtype))
     return Field(array if single is None else single, "batched", {"keep_on_cpu": True})
 
 
-def _flat(array: Pixels) -> Field:
+def flat(array: Pixels) -> Field:
     return Field(array, "flat", {"keep_on_cpu": False, "slices": [[[0, len(array), None]]], "dim": 0})
 
 
-def _token_named(config: PreTrainedConfig, attribute: str, tokenizer: PreTrainedTokenizerFast) -> str:
+def token_named(config: PreTrainedConfig, attribute: str, tokenizer: PreTrainedTokenizerFast) -> str:
     token_id = getattr(config, attribute, None)
     return "" if token_id is None else str(tokenizer.convert_ids_to_tokens(token_id))
 
@@ -259,5 +256,5 @@ def _probe(size: tuple[int, int]) -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
-def _settings_of(image_processor: Any) -> str:
+def settings_of(image_processor: Any) -> str:
     return json.dumps(image_processor.to_dict(), sort_keys=True, default=str)

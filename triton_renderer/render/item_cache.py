@@ -1,6 +1,6 @@
-"""Pictures that were rendered before.
+"""Pictures and videos that were rendered before.
 
-The keys are digests that this process computes itself over a picture's bytes, so that nobody can be given another one's
+The keys are digests that this process computes itself over the bytes, so that nobody can be given another one's
 picture. A client's `uuid` is only a name for such a digest; a name that was used for two contents never hits again.
 """
 
@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,16 +16,19 @@ import numpy.typing as npt
 BUDGET_BYTES = 256 * 2**20
 MAX_NAMES = 65536
 
+Modality = Literal["image", "video"]
+
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class RenderedImage:
-    """One picture, ready to be sent on."""
+class RenderedItem:
+    """One picture or video, ready to be sent on."""
 
+    modality: Modality
     digest: str
-    """Over the picture's pixels, the processor's settings and the model: hexadecimal, 256 bits."""
+    """Over the picture's pixels or the video's file, the processor's settings and the model: hexadecimal, 256 bits."""
     kwargs: bytes
     """The serialized item, and `metadata` its placeholder metadata, empty where it has none (`wire.py`)."""
     metadata: bytes
@@ -34,7 +37,7 @@ class RenderedImage:
     is_embed: list[int] | None
     """As in `PlaceholderRange`."""
     text: str | None = None
-    """As in `ImageInput`."""
+    """As in `MediaInput`."""
 
     @property
     def nbytes(self) -> int:
@@ -43,58 +46,58 @@ class RenderedImage:
 
 
 class ItemCache:
-    """Rendered pictures within a byte budget, the longest unused leave first. Safe to use from several threads."""
+    """Rendered items within a byte budget, the longest unused leave first. Safe to use from several threads."""
 
     def __init__(self, budget_bytes: int = BUDGET_BYTES) -> None:
         self._budget = budget_bytes
         self._bytes = 0
         self._lock = threading.Lock()
-        self._images: OrderedDict[str, RenderedImage] = OrderedDict()
+        self._items: OrderedDict[str, RenderedItem] = OrderedDict()
         self._digests: _Recent[bytes, str] = _Recent()
         self._names: _Recent[str, str | None] = _Recent()  # None: ambiguous
 
-    def by_source(self, source: bytes) -> RenderedImage | None:
-        """The picture that was last rendered from the file with this digest."""
+    def by_source(self, source: bytes) -> RenderedItem | None:
+        """The item that was last rendered from the file with this digest."""
         with self._lock:
             return self._get(self._digests.get(source))
 
-    def by_digest(self, digest: str) -> RenderedImage | None:
-        """The picture with these pixels."""
+    def by_digest(self, digest: str) -> RenderedItem | None:
+        """The item with this digest."""
         with self._lock:
             return self._get(digest)
 
-    def by_name(self, name: str) -> RenderedImage | None:
-        """The picture that a client called `name`, if all that it ever called so was this one."""
+    def by_name(self, name: str) -> RenderedItem | None:
+        """The item that a client called `name`, if all that it ever called so was this one."""
         with self._lock:
             return self._get(self._names.get(name))
 
-    def add(self, source: bytes, image: RenderedImage) -> None:
-        """Keeps `image`, rendered from the file with digest `source`, unless it alone is over the budget."""
+    def add(self, source: bytes, item: RenderedItem) -> None:
+        """Keeps `item`, rendered from the file with digest `source`, unless it alone is over the budget."""
         with self._lock:
-            self._digests.put(source, image.digest)
-            if image.digest in self._images or image.nbytes > self._budget:
+            self._digests.put(source, item.digest)
+            if item.digest in self._items or item.nbytes > self._budget:
                 return
-            self._images[image.digest] = image
-            self._bytes += image.nbytes
+            self._items[item.digest] = item
+            self._bytes += item.nbytes
             while self._bytes > self._budget:
-                self._bytes -= self._images.popitem(last=False)[1].nbytes
+                self._bytes -= self._items.popitem(last=False)[1].nbytes
 
     def name(self, name: str, digest: str) -> None:
-        """Notes that a client calls the picture with this digest `name`."""
+        """Notes that a client calls the item with this digest `name`."""
         with self._lock:
             known = self._names.get(name, digest)
             self._names.put(name, digest if known == digest else None)
 
     @property
     def nbytes(self) -> int:
-        """Memory in use by the pictures."""
+        """Memory in use by the items."""
         return self._bytes
 
-    def _get(self, digest: str | None) -> RenderedImage | None:
-        image = self._images.get(digest) if digest is not None else None
-        if image is not None:
-            self._images.move_to_end(image.digest)
-        return image
+    def _get(self, digest: str | None) -> RenderedItem | None:
+        item = self._items.get(digest) if digest is not None else None
+        if item is not None:
+            self._items.move_to_end(item.digest)
+        return item
 
 
 class _Recent(Generic[Key, Value]):

@@ -1,4 +1,4 @@
-"""Reads pictures from the one folder that the operator opened for requests: `file://` URLs, and nothing outside of it.
+"""Reads pictures and videos from the one folder that the operator opened for requests: `file://` URLs, and nothing outside of it.
 
 A path is judged twice: by its name before anything is opened, and then by the file that was really opened, so that a link
 that changes in between leads nowhere.
@@ -42,7 +42,7 @@ class LocalFiles:
             # A pipe without a writer would hold up the opening.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise BadMedia("there is no such file in the folder that this server reads pictures from") from error
+            raise BadMedia("there is no such file in the folder that this server reads media from") from error
         try:
             self._check(os.readlink(f"/proc/self/fd/{descriptor}".encode()))
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -52,12 +52,12 @@ class LocalFiles:
         finally:
             os.close(descriptor)
         if len(data) > max_bytes:
-            raise BadMedia(f"the picture is larger than {max_bytes} bytes")
+            raise BadMedia(f"the file is larger than {max_bytes} bytes")
         return data
 
     def _check(self, path: bytes) -> None:
         if self._root is None or os.path.commonpath([self._root, path]) != self._root:
-            raise BadMedia("the file is not in the folder that this server reads pictures from")
+            raise BadMedia("the file is not in the folder that this server reads media from")
 
 
 def _path_of(url: str) -> bytes:
@@ -67,7 +67,7 @@ def _path_of(url: str) -> bytes:
     except ValueError as error:
         raise BadMedia("the URL is not well formed") from error
     if host not in _HOSTS:
-        raise BadMedia("a file URL names no host: file:///path/of/the/picture")
+        raise BadMedia("a file URL names no host: file:///path/of/the/file")
     if not os.path.isabs(path) or b"\0" in path:
-        raise BadMedia("a file URL holds an absolute path: file:///path/of/the/picture")
+        raise BadMedia("a file URL holds an absolute path: file:///path/of/the/file")
     return path

@@ -1,15 +1,22 @@
-"""Where a picture's bytes come from: attached to the job, a data URL, the web, or a folder of this machine."""
+"""Where the bytes of a picture or video come from: attached to the job, a data URL, the web, or a folder of this machine."""
 
 import time
 from collections.abc import Sequence
 
-from triton_renderer.protocol.media import ATTACHED, decode_data_url
+from triton_renderer.protocol.media import (
+    ATTACHED,
+    ATTACHED_FRAMES,
+    MAX_FRAMES,
+    decode_data_url,
+    decode_frames_url,
+    is_frames_url,
+)
 from triton_renderer.render.bad_media import BadMedia
 from triton_renderer.render.fetch import Fetcher
 from triton_renderer.render.local_files import SCHEME, LocalFiles
 
 FETCH_TIMEOUT_S = 10.0
-"""For all pictures of one request that have to be fetched, together."""
+"""For all media of one request that have to be fetched, together."""
 
 
 class RequestMedia:
@@ -45,6 +52,19 @@ class RequestMedia:
         data = self._files.read(url, self._bytes_left) if url[:5].lower() == SCHEME else self._fetch(url)
         self._bytes_left -= len(data)
         return data
+
+    def read_video(self, url: str) -> bytes | memoryview | list[bytes | memoryview]:
+        """The bytes of a video file, or those of its frames where the client sends these. Raises BadMedia."""
+        if url.startswith(ATTACHED_FRAMES):
+            return [self._attachment(index) for index in url.removeprefix(ATTACHED_FRAMES).split(",")]
+        if not is_frames_url(url):
+            return self.read(url)
+        frames = decode_frames_url(url)
+        if frames is None and url.count(",") > MAX_FRAMES:
+            raise BadMedia(f"a video of more than {MAX_FRAMES} frames is not supported")
+        if frames is None:
+            raise BadMedia(_data_url_problem(url))
+        return list(frames)
 
     def _fetch(self, url: str) -> bytes:
         if self._deadline is None:

@@ -1,19 +1,25 @@
-"""From a request's messages to what the chat template takes, and the pictures among them in the order of the prompt."""
+"""From a request's messages to what the chat template takes, and the pictures and videos among them, in their order."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from triton_renderer.errors import BadBody, InvalidRequest
 from triton_renderer.protocol.openai import ChatMessage
+from triton_renderer.render.item_cache import Modality
 
 MAX_UUID_LENGTH = 256
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal", "thinking": "thinking"}
-_IMAGE_PARTS = ("image_url", "input_image")
+_MEDIA_PARTS: dict[str, tuple[Modality, str]] = {
+    "image_url": ("image", "image_url"),
+    "input_image": ("image", "image_url"),
+    "video_url": ("video", "video_url"),
+}
+"""Parts with a medium: its modality, and the field with its URL."""
 _OTHER_MEDIA = {
     **dict.fromkeys(("audio_url", "input_audio", "audio_embeds"), "this server takes no sound"),
-    **dict.fromkeys(("video_url", "video", "video_embeds"), "send some of its frames as pictures"),
+    **dict.fromkeys(("video", "video_embeds"), "send the video itself, as video_url"),
     "image_embeds": "send the picture itself",
     "file": "send its pictures and its text",
 }
@@ -28,14 +34,15 @@ class ContentFormat:
 
     takes_lists: bool
     """A list of parts, else one string."""
-    image: dict[str, Any] | None
-    """The part that stands for a picture, a text part where the template places none itself. None: there are no pictures."""
+    places: Mapping[Modality, dict[str, Any]]
+    """The part that stands for a picture or a video, a text part where the template places none itself; of those there are."""
 
 
 @dataclass(frozen=True)
-class ImagePart:
-    """A picture in a message: where its bytes are, and the client's name for it; one of the two may be missing."""
+class MediaPart:
+    """A picture or video in a message: where its bytes are, and the client's name for it; one of the two may be missing."""
 
+    modality: Modality
     url: str | None
     uuid: str | None
     param: str
@@ -47,15 +54,15 @@ class Conversation:
     """Messages for the template. Nothing of a client's parts is passed on but their text."""
 
     messages: list[TemplateMessage]
-    images: list[ImagePart]
+    media: list[MediaPart]
 
 
 def read_conversation(messages: Sequence[ChatMessage], content_format: ContentFormat) -> Conversation:
     """Raises InvalidRequest for parts and tool calls of a form that is not known, or of a medium that the model lacks."""
-    images: list[ImagePart] = []
+    media: list[MediaPart] = []
     return Conversation(
-        [_read_message(message, f"messages.{index}", content_format, images) for index, message in enumerate(messages)],
-        images,
+        [_read_message(message, f"messages.{index}", content_format, media) for index, message in enumerate(messages)],
+        media,
     )
 
 
@@ -69,10 +76,10 @@ def systems_first(messages: Sequence[TemplateMessage]) -> list[TemplateMessage]:
     return [{"role": "system", "content": "\n\n".join(filter(None, texts))}, *others]
 
 
-def _read_message(message: ChatMessage, param: str, content_format: ContentFormat, images: list[ImagePart]) -> TemplateMessage:
+def _read_message(message: ChatMessage, param: str, content_format: ContentFormat, media: list[MediaPart]) -> TemplateMessage:
     # Fields that are not ours are the template's to know.
     read: TemplateMessage = {"role": message.role, **(message.model_extra or {})}
-    read["content"] = _read_content(message, param, content_format, images)
+    read["content"] = _read_content(message, param, content_format, media)
     calls = read.pop("tool_calls", None)
     reasoning = next((read[key] for key in ("reasoning", "reasoning_content") if read.get(key) is not None), None)
     read = {name: value for name, value in read.items() if name not in ("reasoning", "reasoning_content")}
@@ -84,7 +91,7 @@ def _read_message(message: ChatMessage, param: str, content_format: ContentForma
     return read
 
 
-def _read_content(message: ChatMessage, param: str, content_format: ContentFormat, images: list[ImagePart]) -> Any:
+def _read_content(message: ChatMessage, param: str, content_format: ContentFormat, media: list[MediaPart]) -> Any:
     content = message.content if message.content is not None else []
     if message.content is None and "content" in message.model_fields_set and message.role != "assistant":
         raise BadBody(f"{param}.content: a text or a list of parts is expected, not null", f"{param}.content")
@@ -97,11 +104,13 @@ def _read_content(message: ChatMessage, param: str, content_format: ContentForma
         text = _text_of_part(part, where)
         if text is not None:
             read.append({"type": "text", "text": text})
-        elif isinstance(part, dict) and _kind(part) in _IMAGE_PARTS:
-            if content_format.image is None:
-                raise InvalidRequest(f"{where}: {_kind(part)} is not supported by this model, which takes text only", where)
-            images.append(_read_image(part, where))
-            read.append(content_format.image)
+        elif isinstance(part, dict) and (kind := _kind(part)) in _MEDIA_PARTS:
+            modality, field = _MEDIA_PARTS[kind]
+            if modality not in content_format.places:
+                takes = "text and pictures" if content_format.places else "text"
+                raise InvalidRequest(f"{where}: {kind} is not supported by this model, which takes {takes} only", where)
+            media.append(_read_media(part, modality, field, where))
+            read.append(content_format.places[modality])
     if content_format.takes_lists and not (message.role == "tool" and all(part["type"] == "text" for part in read)):
         return read
     # Strings are what a template for strings takes, and what most templates take as the result of a tool.
@@ -109,22 +118,22 @@ def _read_content(message: ChatMessage, param: str, content_format: ContentForma
 
 
 def _kind(part: dict[str, Any]) -> Any:
-    """The type of a part; one that has none but a picture is a picture."""
-    return part.get("type", "image_url" if "image_url" in part else None)
+    """The type of a part; one that has none but a picture or a video is one of those."""
+    return part.get("type", next((name for name in ("image_url", "video_url") if name in part), None))
 
 
 def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
-    """The text of a part; None for a picture, and for a text part whose text is null, which is left out."""
+    """The text of a part; None for a medium, and for a text part whose text is null, which is left out."""
     if isinstance(part, str):
         return part
     kind = _kind(part)
-    if kind in _IMAGE_PARTS:
+    if isinstance(kind, str) and kind in _MEDIA_PARTS:
         return None
     if isinstance(kind, str) and kind in _OTHER_MEDIA:
         raise InvalidRequest(f"{param}: {kind} is not supported: {_OTHER_MEDIA[kind]}", param)
     if not isinstance(kind, str) or kind not in _TEXT_PARTS:
         raise InvalidRequest(
-            f"{param}.type: {kind!r} is not one of {', '.join([*_TEXT_PARTS, *_IMAGE_PARTS])}", f"{param}.type"
+            f"{param}.type: {kind!r} is not one of {', '.join([*_TEXT_PARTS, *_MEDIA_PARTS])}", f"{param}.type"
         )
     text = part.get(_TEXT_PARTS[kind])
     if text is not None and not isinstance(text, str):
@@ -132,19 +141,19 @@ def _text_of_part(part: dict[str, Any] | str, param: str) -> str | None:
     return text
 
 
-def _read_image(part: dict[str, Any], param: str) -> ImagePart:
-    image = part.get("image_url")
-    url = image.get("url") if isinstance(image, dict) else image
+def _read_media(part: dict[str, Any], modality: Modality, field: str, param: str) -> MediaPart:
+    medium = part.get(field)
+    url = medium.get("url") if isinstance(medium, dict) else medium
     uuid = part.get("uuid")
     if isinstance(uuid, int) and not isinstance(uuid, bool):
         uuid = str(uuid)
     if uuid is not None and not (isinstance(uuid, str) and 0 < len(uuid) <= MAX_UUID_LENGTH):
         raise InvalidRequest(f"{param}.uuid: a text of 1 to {MAX_UUID_LENGTH} characters is expected", f"{param}.uuid")
     if url is not None and not isinstance(url, str):
-        raise InvalidRequest(f"{param}.image_url.url: a text is expected", f"{param}.image_url.url")
+        raise InvalidRequest(f"{param}.{field}.url: a text is expected", f"{param}.{field}.url")
     if url is None and uuid is None:
-        raise InvalidRequest(f"{param}.image_url: a URL is expected", f"{param}.image_url")
-    return ImagePart(url, uuid, param)
+        raise InvalidRequest(f"{param}.{field}: a URL is expected", f"{param}.{field}")
+    return MediaPart(modality, url, uuid, param)
 
 
 def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
@@ -172,7 +181,7 @@ def _arguments(arguments: Any) -> dict[str, Any]:
 
 
 def text_of(content: str | list[dict[str, Any]]) -> str:
-    """The texts of a read message's content, one a line; pictures and empty texts are left out."""
+    """The texts of a read message's content, one a line; pictures, videos and empty texts are left out."""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if part.get("text"))

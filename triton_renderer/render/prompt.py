@@ -1,4 +1,4 @@
-"""A prompt in the making: token ids, the pictures' places in them, and what cuts it down."""
+"""A prompt in the making: token ids, the places of pictures and videos in them, and what cuts it down."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -7,13 +7,13 @@ import numpy as np
 
 from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.protocol.generate import PlaceholderRange
-from triton_renderer.render.item_cache import RenderedImage
+from triton_renderer.render.item_cache import RenderedItem
 from triton_renderer.render.tokenizer import TokenIds
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids [tokens] with their placeholders in ascending order; `offsets` are those of a prompt without pictures.
+    """Token ids [tokens] with their placeholders in ascending order; `offsets` are those of a prompt without media.
 
     `frame`: how many of the first and of the last tokens the tokenizer put around the text.
     """
@@ -24,21 +24,21 @@ class Prompt:
     frame: tuple[int, int] = (0, 0)
 
 
-def with_pictures(prompt: Prompt, slots: TokenIds, images: Sequence[RenderedImage]) -> Prompt:
-    """Puts each picture's placeholder in the place of its slot. `slots` are positions, as many as there are pictures."""
+def with_media(prompt: Prompt, slots: TokenIds, items: Sequence[RenderedItem]) -> Prompt:
+    """Puts each item's placeholder in the place of its slot. `slots` are positions, as many as there are items."""
     token_ids, frame = prompt.token_ids, prompt.frame
     pieces: list[TokenIds] = []
     placeholders: list[PlaceholderRange] = []
     length = begin = 0
-    for slot, image in zip(slots.tolist(), images, strict=True):
-        pieces += [token_ids[begin:slot], image.token_ids]
+    for slot, item in zip(slots.tolist(), items, strict=True):
+        pieces += [token_ids[begin:slot], item.token_ids]
         offset = length + slot - begin
-        placeholders.append(PlaceholderRange(offset=offset, length=len(image.token_ids), is_embed=image.is_embed))
-        length, begin = offset + len(image.token_ids), slot + 1
+        placeholders.append(PlaceholderRange(offset=offset, length=len(item.token_ids), is_embed=item.is_embed))
+        length, begin = offset + len(item.token_ids), slot + 1
     return Prompt(np.concatenate([*pieces, token_ids[begin:]]), placeholders, frame=frame)
 
 
-def with_written_pictures(prompt: Prompt, embed_token_id: int, images: Sequence[RenderedImage]) -> Prompt:
+def with_written_pictures(prompt: Prompt, embed_token_id: int, images: Sequence[RenderedItem]) -> Prompt:
     """Finds the placeholders in a prompt whose text had them written out: for each picture from its first row to its last.
 
     Text around the rows may have become part of other tokens, and is not counted in.
@@ -70,7 +70,7 @@ def truncated(prompt: Prompt, limit: int | None, side: str | None, max_model_len
 
     Where no side is asked for, what frames the text stays, so that a prompt still begins with its special token.
 
-    Raises InvalidRequest where a picture would be cut, or nothing would be left.
+    Raises InvalidRequest where a picture or video would be cut, or nothing would be left.
     """
     if limit is None:
         return prompt
@@ -89,7 +89,7 @@ def truncated(prompt: Prompt, limit: int | None, side: str | None, max_model_len
     first = before if side != "right" else len(prompt.token_ids) - behind - dropped  # of those that go
     for index, span in enumerate(prompt.placeholders):
         if span.offset < first + dropped and span.offset + span.length > first:
-            raise InvalidRequest(f"{name}: {keep} tokens do not hold the prompt's picture {index}", name)
+            raise InvalidRequest(f"{name}: {keep} tokens do not hold the prompt's picture or video {index}", name)
     return Prompt(
         np.delete(prompt.token_ids, slice(first, first + dropped)),
         [

@@ -25,12 +25,13 @@ from triton_renderer.render.contexts import (
     tools_for_template,
 )
 from triton_renderer.render.fetch import AddressPolicy, is_public
-from triton_renderer.render.image_renderer import ImageRenderer
-from triton_renderer.render.images import load_images
-from triton_renderer.render.item_cache import RenderedImage
+from triton_renderer.render.images import MediaPlace, load_images
+from triton_renderer.render.item_cache import Modality, RenderedItem
 from triton_renderer.render.media_options import media_options
-from triton_renderer.render.messages import ImagePart, read_conversation
-from triton_renderer.render.prompt import Prompt, truncated, with_pictures, with_written_pictures
+from triton_renderer.render.media_renderer import MediaRenderer
+from triton_renderer.render.messages import MediaPart, read_conversation
+from triton_renderer.render.prompt import Prompt, truncated, with_media, with_written_pictures
+from triton_renderer.render.qwen_videos import load_videos
 from triton_renderer.render.request_template import RequestTemplates
 from triton_renderer.render.sampling import load_sampling_defaults, resolve_sampling
 from triton_renderer.render.structured import structured_outputs
@@ -43,15 +44,13 @@ from triton_renderer.text.tokenizer import load_tokenizer
 
 SLACK = 4
 """Characters that normalising may make one of, generously: for refusing absurdly long texts before tokenizing them."""
-MODALITY = "image"
-"""The only modality so far."""
 
 
 @dataclass(frozen=True)
 class Rendered:
     """A rendered request.
 
-    token_ids: int64 [tokens], placeholders expanded. items: for each picture, in the order of `context.features`, its
+    token_ids: int64 [tokens], placeholders expanded. items: for each picture or video, in the order of `context.features`, its
     serialized kwargs and its serialized metadata (`wire.py`); both empty where the client does not want them.
     """
 
@@ -67,7 +66,7 @@ class Model:
     tokenizer: PromptTokenizer
     template: ChatTemplate | None
     request_templates: RequestTemplates
-    images: ImageRenderer | None
+    media: MediaRenderer | None
     reasoning: ReasoningMarks | None
     sampling_defaults: dict[str, Any]
     max_model_len: int
@@ -94,14 +93,19 @@ class Renderer:
         config = load_config(settings)
         hf_tokenizer = load_tokenizer(settings.model)
         images = load_images(settings.model, config, hf_tokenizer)
+        videos = load_videos(settings.model, config, hf_tokenizer, settings.max_video_frames) if images is not None else None
+        takes: dict[Modality, MediaPlace] = {"image": images} if images is not None else {}
+        takes |= {"video": videos} if videos is not None else {}
         names = {hf_tokenizer.convert_ids_to_tokens(token) for token in media_token_ids(config) if token < len(hf_tokenizer)}
-        tokenizer = PromptTokenizer(hf_tokenizer, names | ({images.slot} if images is not None else set()))
+        tokenizer = PromptTokenizer(hf_tokenizer, names | {place.slot for place in takes.values()})
         identity = f"{settings.model_id}\0{config.to_json_string()}"
         model = Model(
             tokenizer,
-            ChatTemplate.load(settings.model, tokenizer, images),
-            RequestTemplates(tokenizer, images, trusted=settings.trust_request_chat_template),
-            ImageRenderer(images, tokenizer, settings, identity, may_dial) if images is not None else None,
+            ChatTemplate.load(settings.model, tokenizer, takes),
+            RequestTemplates(tokenizer, takes, trusted=settings.trust_request_chat_template),
+            MediaRenderer(images, videos, tokenizer, settings, identity=identity, may_dial=may_dial)
+            if images is not None
+            else None,
             ReasoningMarks.load(settings.reasoning_parser_name, hf_tokenizer),
             load_sampling_defaults(settings.model),
             context_length(config, settings),
@@ -163,7 +167,7 @@ class Renderer:
             continue_final_message=request.continue_final_message,
         )
         prompt = self._tokenize(text, request, request.add_special_tokens, "messages")
-        prompt, images = self._with_pictures(prompt, text, request, conversation.images, media)
+        prompt, parts, items = self._with_media(prompt, text, request, conversation.media, media)
         prompt = self._fitted(prompt, request, "messages")
         keep = keeps_special_tokens(request, self._tool_parser, self._reasoning_parser)
         sampling = self._sampling(job, request, constraint, prompt, keep_special_tokens=keep)
@@ -182,10 +186,14 @@ class Renderer:
             **request.tool_choice_fields,
         )
         # With options of the request's own, the item is another one than the name stands for elsewhere.
-        goes_by_name = not media_options(request).identity
+        options = media_options(request)
         features = [
-            FeatureItem(modality=MODALITY, mm_hash=(goes_by_name and part.uuid) or image.digest, placeholder=span)
-            for part, image, span in zip(conversation.images, images, prompt.placeholders, strict=True)
+            FeatureItem(
+                modality=item.modality,
+                mm_hash=item.digest if options.identity(item.modality) else part.uuid or item.digest,
+                placeholder=span,
+            )
+            for part, item, span in zip(parts, items, prompt.placeholders, strict=True)
         ]
         context = request_context(
             job,
@@ -197,8 +205,8 @@ class Renderer:
             extra=self._reasoning_fields(job, request, reasoning == "closed"),
         )
         wanted = request.wants_mm_payload or not job.for_generate
-        items = [item for image in images for item in ((image.kwargs, image.metadata) if wanted else (b"", b""))]
-        return Rendered(prompt.token_ids, items, context)
+        data = [data for item in items for data in ((item.kwargs, item.metadata) if wanted else (b"", b""))]
+        return Rendered(prompt.token_ids, data, context)
 
     def _template(self, request: ChatCompletionRequest) -> ChatTemplate | None:
         """The request's own template, where it has one and is trusted with it; else the model's."""
@@ -248,30 +256,42 @@ class Renderer:
         frame = self._model.tokenizer.frame if add_special_tokens else (0, 0)
         return Prompt(encoded.token_ids, [], encoded.offsets, frame)
 
-    def _with_pictures(
-        self, prompt: Prompt, text: str, request: ChatCompletionRequest, parts: Sequence[ImagePart], media: Sequence[memoryview]
-    ) -> tuple[Prompt, list[RenderedImage]]:
-        """The prompt with the pictures' placeholders in the places that the template gave them in its text."""
-        if self._model.images is None:
-            return prompt, []
-        # Nothing that a client writes becomes this token: each one is the template's.
-        slots = np.flatnonzero(prompt.token_ids == self._model.images.slot_id)
-        if len(slots) != len(parts):
-            raise InvalidRequest(f"messages: the chat template has {len(slots)} places for {len(parts)} pictures", "messages")
-        images = self._model.images.render(parts, media, media_options(request))
-        written_out = self._model.images.written_out(text, images)
+    def _with_media(
+        self, prompt: Prompt, text: str, request: ChatCompletionRequest, parts: Sequence[MediaPart], media: Sequence[memoryview]
+    ) -> tuple[Prompt, list[MediaPart], list[RenderedItem]]:
+        """The prompt with placeholders in the places that the template gave in its text, and what stands there, in order."""
+        renderer = self._model.media
+        if renderer is None:
+            return prompt, [], []
+        # Nothing that a client writes becomes such a token: each one is the template's.
+        slots = {modality: np.flatnonzero(prompt.token_ids == token_id) for modality, token_id in renderer.slot_ids.items()}
+        placed: list[tuple[int, MediaPart]] = []
+        for modality, positions in slots.items():
+            of_this = [part for part in parts if part.modality == modality]
+            if len(positions) != len(of_this):
+                raise InvalidRequest(
+                    f"messages: the chat template has {len(positions)} places for {len(of_this)} "
+                    f"{'pictures' if modality == 'image' else 'videos'}",
+                    "messages",
+                )
+            placed += zip(positions.tolist(), of_this, strict=True)
+        placed.sort(key=lambda pair: pair[0])
+        ordered = [part for _, part in placed]
+        items = renderer.render(ordered, media, media_options(request))
+        written_out = renderer.written_out(text, items)
         if written_out is not None:
             whole = self._tokenize(written_out, request, request.add_special_tokens, "messages")
-            return with_written_pictures(whole, self._model.images.embed_token_id, images), images
-        return (with_pictures(prompt, slots, images) if images else prompt), images
+            return with_written_pictures(whole, renderer.embed_token_ids["image"], items), ordered, items
+        places = np.array([position for position, _ in placed], np.int64)
+        return (with_media(prompt, places, items) if items else prompt), ordered, items
 
     def _checked_ids(self, token_ids: list[int]) -> TokenIds:
         for index, token_id in enumerate(token_ids):
             where = f"prompt.{index}"
             if token_id >= self.vocab_size:
                 raise InvalidRequest(f"{where}: the model has no token {token_id}, only 0 to {self.vocab_size - 1}", where)
-            if self._model.images is not None and token_id == self._model.images.embed_token_id:
-                raise InvalidRequest(f"{where}: token {token_id} stands for a picture, and there is none", where)
+            if self._model.media is not None and token_id in self._model.media.embed_token_ids.values():
+                raise InvalidRequest(f"{where}: token {token_id} stands for a picture or video, and there is none", where)
         return np.array(token_ids, np.int64)
 
     def _fitted(self, prompt: Prompt, request: Request, param: str) -> Prompt:

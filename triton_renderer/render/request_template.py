@@ -1,9 +1,11 @@
 """Chat templates that requests bring along. A template is a program: only where the operator trusts requests with that."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.render.images import Images
+from triton_renderer.render.images import MediaPlace
+from triton_renderer.render.item_cache import Modality
 from triton_renderer.render.template import ChatTemplate
 from triton_renderer.render.tokenizer import PromptTokenizer
 from triton_renderer.settings import SettingsError
@@ -15,9 +17,9 @@ MAX_TEMPLATES = 16
 class RequestTemplates:
     """The templates of one model's requests. Safe to use from several threads."""
 
-    def __init__(self, tokenizer: PromptTokenizer, images: Images | None, *, trusted: bool) -> None:
+    def __init__(self, tokenizer: PromptTokenizer, media: Mapping[Modality, MediaPlace], *, trusted: bool) -> None:
         self._tokenizer = tokenizer
-        self._images = images
+        self._media = media
         self._trusted = trusted
         self._made = lru_cache(MAX_TEMPLATES)(self._make)
 
@@ -35,7 +37,7 @@ class RequestTemplates:
 
     def _make(self, source: str) -> ChatTemplate:
         try:
-            return ChatTemplate(self._tokenizer, self._images, source, is_requests=True)
+            return ChatTemplate(self._tokenizer, self._media, source, is_requests=True)
         except SettingsError as error:
             reason = str(error).removeprefix("MODEL: its chat template ")
             raise InvalidRequest(f"chat_template: the template {reason}", "chat_template") from error

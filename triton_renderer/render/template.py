@@ -3,14 +3,15 @@
 import inspect
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 from transformers import PreTrainedTokenizerFast, ProcessorMixin
 
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.render.images import Images
+from triton_renderer.render.images import MediaPlace
+from triton_renderer.render.item_cache import Modality
 from triton_renderer.render.messages import ContentFormat, TemplateMessage, systems_first
 from triton_renderer.render.tokenizer import PromptTokenizer
 from triton_renderer.settings import SettingsError
@@ -28,7 +29,7 @@ class ChatTemplate:
     def __init__(
         self,
         tokenizer: PromptTokenizer,
-        images: Images | None,
+        media: Mapping[Modality, MediaPlace],
         source: str,
         source_with_tools: str | None = None,
         *,
@@ -36,7 +37,8 @@ class ChatTemplate:
     ) -> None:
         """`is_requests`: a request brought it along, for its own messages: those may be the only ones that it renders.
 
-        Raises SettingsError where another cannot render a plain user message, and where a picture's place is unclear.
+        Raises SettingsError where another cannot render a plain user message, and where a picture's place is
+        unclear; a template that places no videos takes none.
         """
         self._is_requests = is_requests
         self._hf: PreTrainedTokenizerFast = tokenizer.hf
@@ -47,21 +49,21 @@ class ChatTemplate:
             name: tokenizer.hide(token) for name, token in self._hf.special_tokens_map.items() if isinstance(token, str)
         }
         self._knows_developer = "'developer'" in source or '"developer"' in source
-        self.content_format = self._detect(images)
+        self.content_format = self._detect(media)
         self.takes_late_systems = self._takes_late_systems()
         """A system message may also come behind others."""
 
     @classmethod
-    def load(cls, model: str, tokenizer: PromptTokenizer, images: Images | None) -> "ChatTemplate | None":
+    def load(cls, model: str, tokenizer: PromptTokenizer, media: Mapping[Modality, MediaPlace]) -> "ChatTemplate | None":
         """The template that comes with the model; None where there is none.
 
         A processor's own template goes before the tokenizer's, unless tools are given: the reference's order.
         """
-        own = ProcessorMixin.get_processor_dict(model)[0].get("chat_template") if images is not None else None
+        own = ProcessorMixin.get_processor_dict(model)[0].get("chat_template") if media else None
         if tokenizer.hf.chat_template is None:
-            return cls(tokenizer, images, own) if isinstance(own, str) else None
+            return cls(tokenizer, media, own) if isinstance(own, str) else None
         plain = own if isinstance(own, str) else tokenizer.hf.get_chat_template()
-        return cls(tokenizer, images, plain, tokenizer.hf.get_chat_template(tools=[{}]))
+        return cls(tokenizer, media, plain, tokenizer.hf.get_chat_template(tools=[{}]))
 
     def apply(
         self,
@@ -110,7 +112,7 @@ class ChatTemplate:
             cause = cause.__cause__ or cause.__context__
         return self._tokenizer.reveal(str(cause or error))[:MAX_REASON_LENGTH]
 
-    def _detect(self, images: Images | None) -> ContentFormat:
+    def _detect(self, media: Mapping[Modality, MediaPlace]) -> ContentFormat:
         """What the template takes, found out by rendering: reading its source would miss what macros and filters do."""
         mark = secrets.token_hex(8)
         as_list = self._try([{"type": "text", "text": mark}])
@@ -118,7 +120,8 @@ class ChatTemplate:
         takes_lists = mark in as_list and not re.search(rf"""['"]text['"]: ?['"]{mark}""", as_list)
         if not takes_lists and not self._is_requests and mark not in self._try(mark):
             raise SettingsError("MODEL: its chat template cannot render a user message: " + self._why_not(mark))
-        return ContentFormat(takes_lists, self._image(images, takes_lists) if images is not None else None)
+        parts = {modality: self._part(modality, place, takes_lists) for modality, place in media.items()}
+        return ContentFormat(takes_lists, {modality: part for modality, part in parts.items() if part is not None})
 
     def _takes_late_systems(self) -> bool:
         content = [{"type": "text", "text": "t"}] if self.content_format.takes_lists else "t"
@@ -128,16 +131,18 @@ class ChatTemplate:
             return False
         return True
 
-    def _image(self, images: Images, takes_lists: bool) -> dict[str, Any]:
-        slot = self._tokenizer.hide(images.slot)
-        written_out = {"type": "text", "text": self._tokenizer.hide(images.slot.join(images.frame))}
+    def _part(self, modality: Modality, place: MediaPlace, takes_lists: bool) -> dict[str, Any] | None:
+        slot = self._tokenizer.hide(place.slot)
+        written_out = {"type": "text", "text": self._tokenizer.hide(place.slot.join(place.frame))}
         if not takes_lists:
             return written_out
         # Some templates take lists but know no pictures: then the tokens are written into the text.
-        for part in ({"type": "image"}, written_out):
+        for part in ({"type": modality}, written_out):
             if self._try([part]).count(slot) == 1:
                 return part
-        raise SettingsError(f"MODEL: its chat template does not place pictures with {images.slot}")
+        if modality == "image":
+            raise SettingsError(f"MODEL: its chat template does not place pictures with {place.slot}")
+        return None
 
     def _try(self, content: Any) -> str:
         try:

@@ -61,11 +61,12 @@ def _check(body: GenerateRequest, shim: Shim) -> None:
     """What a valid document may still ask that this server does not do."""
     if body.content_parts:
         raise InvalidRequest("content_parts is not supported: render the request, and send its features", "content_parts")
-    num_items = sum(map(len, body.features.mm_hashes.values())) if body.features else 0
-    if num_items > shim.settings.max_images:
-        raise InvalidRequest(
-            f"features has {num_items} items, this server takes {shim.settings.max_images} a request", "features.mm_hashes"
-        )
+    for modality, hashes in body.features.mm_hashes.items() if body.features else ():
+        limit = shim.settings.max_videos if modality == "video" else shim.settings.max_images
+        if len(hashes) > limit:
+            raise InvalidRequest(
+                f"features has {len(hashes)} items, this server takes {limit} a request", f"features.mm_hashes.{modality}"
+            )
 
 
 def _inputs(body: GenerateRequest, internal_id: str, external_id: str, model: str) -> Tensors:

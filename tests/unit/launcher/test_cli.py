@@ -32,6 +32,8 @@ VALUES = {
     "encoder_cache_bytes": "5",
     "max_image_pixels": "6",
     "max_images": "7",
+    "max_videos": "3",
+    "max_video_frames": "90",
     "max_running_requests": "8",
     "max_step_tokens": "600",
     "kv_cache_bytes": "700",

@@ -111,6 +111,8 @@ def test_text_parts_of_all_kinds(renderer: Renderer) -> None:
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, "messages.0.content.0"),
         ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "messages.0.content.0"),
         ({"type": "image_url"}, "messages.0.content.0.image_url"),
+        ({"type": "video_url"}, "messages.0.content.0.video_url"),
+        ({"type": "video_url", "video_url": {"url": 7}}, "messages.0.content.0.video_url.url"),
         ({"type": "image_url", "image_url": {"url": 7}}, "messages.0.content.0.image_url.url"),
         ({"type": "image_url", "image_url": None, "uuid": ""}, "messages.0.content.0.uuid"),
         ({"type": "image_url", "image_url": None, "uuid": {"a": 1}}, "messages.0.content.0.uuid"),
@@ -125,7 +127,8 @@ def test_a_part_of_another_form_is_refused_by_its_place(renderer: Renderer, part
     [
         ({"type": "audio_url", "audio_url": {"url": "data:audio/wav;base64,AAAA"}}, "takes no sound"),
         ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "takes no sound"),
-        ({"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}}, "send some of its frames as pictures"),
+        ({"type": "video", "video": "a.mp4"}, "send the video itself, as video_url"),
+        ({"type": "video_embeds", "video_embeds": "AAAA"}, "send the video itself, as video_url"),
         ({"type": "image_embeds", "image_embeds": "AAAA"}, "send the picture itself"),
         ({"type": "file", "file": {"file_id": "1"}}, "send its pictures and its text"),
     ],

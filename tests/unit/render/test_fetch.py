@@ -142,7 +142,7 @@ def test_an_allowed_host_is_fetched_from(server: Server) -> None:
 
 def test_without_allowed_hosts_nothing_is_fetched(renderer: Renderer, inside: Server) -> None:
     for host in ("127.0.0.1", "localhost"):
-        with pytest.raises(InvalidRequest, match="does not fetch pictures from") as caught:
+        with pytest.raises(InvalidRequest, match="does not fetch media from") as caught:
             chat(renderer, user({"type": "image_url", "image_url": {"url": inside.url(host=host)}}))
         assert caught.value.param == "messages.0.content.0"
 
@@ -291,7 +291,7 @@ def test_a_redirect_to_a_host_that_is_not_allowed_is_refused(
 ) -> None:
     names(monkeypatch, {"pictures.test": [["127.0.0.1"]]})
     server.answer = lambda handler: server.send(handler, b"", status, Location=inside.url())
-    with pytest.raises(BadMedia, match="does not fetch pictures from"):
+    with pytest.raises(BadMedia, match="does not fetch media from"):
         fetcher("pictures.test").fetch(server.url(host="pictures.test"), soon())
     assert len(server.hits) == 1
 

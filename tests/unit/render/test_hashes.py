@@ -42,7 +42,7 @@ def test_one_pixel_more_or_less(renderer: Renderer) -> None:
 
 def test_the_same_transparent_bytes_on_another_ground(renderer: Renderer) -> None:
     data = encoded(Image.fromarray(np.random.default_rng(0).integers(0, 256, (8, 8, 4), dtype=np.uint8)))
-    images = renderer._model.images
+    images = renderer._model.media
     assert images is not None
     grounds = [decode(read_header(data, 100), background=colour) for colour in ((255, 255, 255), (0, 0, 0))]
     assert images._digest(grounds[0], MediaOptions()) != images._digest(grounds[1], MediaOptions())

@@ -8,13 +8,13 @@ import pytest
 from tests.unit.render.helpers import chat, encoded, image_part, noise, png, settings, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.render import Rendered, Renderer
-from triton_renderer.render import image_renderer as image_renderer_module
 from triton_renderer.render import item_cache as item_cache_module
-from triton_renderer.render.item_cache import ItemCache, RenderedImage
+from triton_renderer.render import media_renderer as media_renderer_module
+from triton_renderer.render.item_cache import ItemCache, RenderedItem
 
 
-def image(digest: str, size: int = 100) -> RenderedImage:
-    return RenderedImage(digest, bytes(size - 8), b"", np.zeros(1, np.int64), None)
+def image(digest: str, size: int = 100) -> RenderedItem:
+    return RenderedItem("image", digest, bytes(size - 8), b"", np.zeros(1, np.int64), None)
 
 
 def test_pictures_are_found_by_file_by_pixels_and_by_name() -> None:
@@ -139,9 +139,9 @@ def test_a_hash_of_ours_as_uuid_is_only_a_name(fresh: Renderer) -> None:
 
 def test_a_picture_is_processed_once(fresh: Renderer, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded = []
-    real = image_renderer_module.decode
+    real = media_renderer_module.decode
     monkeypatch.setattr(
-        image_renderer_module, "decode", lambda header, *options: decoded.append(header.size) or real(header, *options)
+        media_renderer_module, "decode", lambda header, *options: decoded.append(header.size) or real(header, *options)
     )
     picture = noise(50, 40)
     for data in (encoded(picture), encoded(picture), encoded(picture, "BMP")):

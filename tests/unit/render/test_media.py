@@ -94,7 +94,7 @@ def test_an_attachment_that_is_not_there_is_refused(renderer: Renderer, number: 
         ("file:///etc/passwd", "reads no files of its own"),
         ("FILE:///etc/passwd", "reads no files of its own"),
         ("/etc/passwd", "must be http, https, file, or a data URL"),
-        ("https://example.com/x.png", "does not fetch pictures from example.com"),
+        ("https://example.com/x.png", "does not fetch media from example.com"),
     ],
 )
 def test_what_is_wrong_and_with_which_part_is_said(renderer: Renderer, url: str, message: str) -> None:
@@ -129,7 +129,7 @@ def test_the_pixel_limit_holds_for_each_picture_and_for_all_together() -> None:
 
 def test_a_request_that_is_too_large_altogether_is_refused_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[object] = []
-    monkeypatch.setattr("triton_renderer.render.image_renderer.decode", decoded.append)
+    monkeypatch.setattr("triton_renderer.render.media_renderer.decode", decoded.append)
     fresh = Renderer.load(settings(max_image_pixels=10_000))
     with pytest.raises(InvalidRequest, match="pixels together"):
         chat(fresh, user(*[image_part(png(100, 90, seed)) for seed in range(3)]))

@@ -7,20 +7,20 @@ from hypothesis import strategies as st
 
 from triton_renderer.errors import InvalidRequest, RendererError
 from triton_renderer.protocol.generate import PlaceholderRange
-from triton_renderer.render.item_cache import RenderedImage
-from triton_renderer.render.prompt import Prompt, run_lengths, truncated, with_pictures, with_written_pictures
+from triton_renderer.render.item_cache import RenderedItem
+from triton_renderer.render.prompt import Prompt, run_lengths, truncated, with_media, with_written_pictures
 
 
 def ids(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
-def picture(*token_ids: int, is_embed: list[int] | None = None) -> RenderedImage:
-    return RenderedImage("d", b"k", b"m", ids(*token_ids), is_embed)
+def picture(*token_ids: int, is_embed: list[int] | None = None) -> RenderedItem:
+    return RenderedItem("image", "d", b"k", b"m", ids(*token_ids), is_embed)
 
 
 def test_each_slot_becomes_its_pictures_tokens() -> None:
-    prompt = with_pictures(
+    prompt = with_media(
         Prompt(ids(1, 9, 2, 9, 9, 3), []), ids(1, 3, 4), [picture(7, 7), picture(8), picture(6, 6, 6, is_embed=[1, 1, 1])]
     )
     assert prompt.token_ids.tolist() == [1, 7, 7, 2, 8, 6, 6, 6, 3]
@@ -49,7 +49,7 @@ def test_a_row_that_is_lost_or_too_many_is_never_given_to_another_picture() -> N
 
 
 def test_slots_at_both_ends() -> None:
-    prompt = with_pictures(Prompt(ids(9, 9), []), ids(0, 1), [picture(7, 7), picture(8, 8)])
+    prompt = with_media(Prompt(ids(9, 9), []), ids(0, 1), [picture(7, 7), picture(8, 8)])
     assert prompt.token_ids.tolist() == [7, 7, 8, 8]
     assert [span.offset for span in prompt.placeholders] == [0, 2]
 
@@ -64,7 +64,7 @@ def test_spans_hold_the_pictures_and_the_rest_is_untouched(gaps: list[int], data
         slots.append(len(text))
         text.append(9)
         images.append(picture(*[100 + number] * data.draw(st.integers(1, 4))))
-    prompt = with_pictures(Prompt(ids(*text), []), ids(*slots), images)
+    prompt = with_media(Prompt(ids(*text), []), ids(*slots), images)
     for image, span in zip(images, prompt.placeholders, strict=True):
         assert prompt.token_ids[span.offset :][: span.length].tolist() == image.token_ids.tolist()
     assert np.count_nonzero(prompt.token_ids == 1) == sum(gaps)

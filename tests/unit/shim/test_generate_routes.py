@@ -190,7 +190,7 @@ async def test_more_items_than_the_server_takes_are_400(start: Start) -> None:
     async with start(max_images=1) as running:
         response = await generate(running, features=features())
     assert response.status_code == 400
-    assert response.json()["error"]["param"] == "features.mm_hashes"
+    assert response.json()["error"]["param"] == "features.mm_hashes.image"
 
 
 async def test_another_model_is_404(running: Running) -> None:
