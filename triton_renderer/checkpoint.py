@@ -5,6 +5,7 @@ whose other children (vision tower, projector) make the encoder part. Here a sub
 other part while it is still on the meta device, so that its weights are neither read nor allocated. No code for any family.
 """
 
+import inspect
 from typing import Any, Literal, cast
 
 import blake3
@@ -58,6 +59,15 @@ def model_class(config: PreTrainedConfig) -> type[PreTrainedModel]:
 def has_encoder(config: PreTrainedConfig) -> bool:
     """The model takes pictures, not only text."""
     return hasattr(model_class(config), "get_image_features")
+
+
+def takes_videos(model: PreTrainedModel) -> bool:
+    """The model takes videos as patches with a grid, whose positions are all that this grid and the tokens say (Qwen3-VL)."""
+    rope = getattr(model.base_model, "get_rope_index", None)
+    if rope is None or not hasattr(model, "get_video_features"):
+        return False
+    parameters = inspect.signature(rope).parameters
+    return "video_grid_thw" in parameters and "second_per_grid_ts" not in parameters
 
 
 def load_part(settings: Settings, part: Part) -> PreTrainedModel:

@@ -7,6 +7,7 @@ that its sender can send it again. It is never guessed, and never another pictur
 import inspect
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,11 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 from transformers.image_processing_base import ImageProcessingMixin
+from transformers.video_processing_utils import BaseVideoProcessor
 
 from triton_renderer import checkpoint, tensors
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
-from triton_renderer.encode.items import PixelFormat, check_pixels, parse_item, tower_inputs
+from triton_renderer.encode.items import OF_VIDEOS, PixelFormat, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureForm, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
@@ -40,11 +42,15 @@ class Encoded:
 class Encoder:
     """The vision tower of one model and its cache. One call at a time; calls do not share state but the cache."""
 
-    def __init__(self, model: PreTrainedModel, pixel_format: PixelFormat, settings: Settings) -> None:
+    def __init__(self, model: PreTrainedModel, formats: dict[str, PixelFormat], settings: Settings) -> None:
+        """`formats`: by modality, of those that the model takes."""
         self.cache = EncoderCache(settings.encoder_cache_bytes)
         self._model = model
-        self._pixel_format = pixel_format
-        self._parameters = inspect.signature(model.get_image_features).parameters.keys() - {"kwargs"}
+        self._formats = formats
+        self._towers = {modality: getattr(model, f"get_{modality}_features") for modality in formats}
+        self._parameters = {
+            modality: inspect.signature(tower).parameters.keys() - {"kwargs"} for modality, tower in self._towers.items()
+        }
         self._fingerprint = checkpoint.fingerprint(model.config, model.dtype)
         self._peer = {"peer_host": settings.triton_host, "peer_port": settings.triton_grpc_port}
 
@@ -60,7 +66,11 @@ class Encoder:
         processor, _ = ImageProcessingMixin.get_image_processor_dict(settings.model)
         size = checkpoint.parameter_bytes(model) / 2**20
         log.info("%.1f MiB of encoder weights loaded in %.1f s (%s)", size, time.monotonic() - started, model.dtype)
-        return cls(model, PixelFormat.from_config(processor, config.vision_config), settings)
+        formats = {"image": PixelFormat.from_config(processor, config.vision_config)}
+        if checkpoint.takes_videos(model):
+            of_videos, _ = BaseVideoProcessor.get_video_processor_dict(settings.model)
+            formats["video"] = PixelFormat.from_config(processor | of_videos, config.vision_config, **OF_VIDEOS)
+        return cls(model, formats, settings)
 
     def encode(self, mm_data: npt.NDArray[np.uint8], mm_offsets: npt.NDArray[np.int64], context: RequestContext) -> Encoded:
         """Rows of all items of one request.
@@ -70,8 +80,8 @@ class Encoder:
         if not context.features and mm_data.size == 0:
             return NOTHING
         outputs = [self._output(*item, context) for item in _items(mm_data, mm_offsets, context)]
-        for index, (feature, output) in enumerate(zip(context.features, outputs, strict=True)):
-            _check_length(feature, output.rows, f"features.{feature.modality}.{index}")
+        for feature, output, where in zip(context.features, outputs, _places(context), strict=True):
+            _check_length(feature, output.rows, where)
         features = [output.features for output in outputs]
         return Encoded(
             torch.cat([part.reshape(-1) for part in features]).view(torch.uint8),
@@ -88,7 +98,7 @@ class Encoder:
     def _output(
         self, feature: FeatureItem, data: memoryview, metadata: memoryview, where: str, context: RequestContext
     ) -> EncoderOutput:
-        if feature.modality != "image":
+        if feature.modality not in self._formats:
             raise InvalidRequest(f"{where}: the modality {feature.modality!r} is not supported by this model", where)
         if data:
             return self._from_data(feature, parse_item(data, where), where, context)
@@ -106,9 +116,9 @@ class Encoder:
         return output
 
     def _from_data(self, feature: FeatureItem, item: Item, where: str, context: RequestContext) -> EncoderOutput:
-        rows = check_pixels(item, self._pixel_format, where)
+        rows = check_pixels(item, self._formats[feature.modality], where)
         # Another renderer may send counts along that this encoder does not ask for.
-        item = {name: value for name, value in item.items() if name in self._parameters}
+        item = {name: value for name, value in item.items() if name in self._parameters[feature.modality]}
         if rows is not None:
             # Before the tower runs: a wrong placeholder is the sender's mistake and must not cost it.
             _check_length(feature, rows, where)
@@ -116,14 +126,14 @@ class Encoder:
         self.cache.name(_alias(feature, context), digest)
         output = self.cache.get(digest)
         if output is None:
-            output = self._run_tower(digest, item)
+            output = self._run_tower(digest, feature.modality, item)
             self.cache.put(output)
         return output
 
     @torch.inference_mode()
-    def _run_tower(self, digest: str, item: Item) -> EncoderOutput:
-        inputs = tower_inputs(item, self._pixel_format, self._model.device)
-        answer = self._model.get_image_features(**inputs, return_dict=True)
+    def _run_tower(self, digest: str, modality: str, item: Item) -> EncoderOutput:
+        inputs = tower_inputs(item, self._formats[modality], self._model.device)
+        answer = self._towers[modality](**inputs, return_dict=True)
         sets = [answer.pooler_output, *(getattr(answer, "deepstack_features", None) or [])]
         features = torch.stack(
             [torch.cat(list(rows)) if isinstance(rows, list | tuple) else rows.flatten(0, -2) for rows in sets]
@@ -201,13 +211,27 @@ def _items(
         raise InvalidRequest(
             f"mm_offsets has {len(slices)} slices for {len(context.features)} features: two an item are expected", "mm_offsets"
         )
-    for index, feature in enumerate(context.features):
-        yield feature, slices[2 * index], slices[2 * index + 1], f"features.{feature.modality}.{index}"
+    yield from zip(context.features, slices[::2], slices[1::2], _places(context), strict=True)
+
+
+def _places(context: RequestContext) -> list[str]:
+    """Where each item stands in the request."""
+    counts: Counter[str] = Counter()
+    places = []
+    for feature in context.features:
+        places.append(f"features.{feature.modality}.{counts[feature.modality]}")
+        counts[feature.modality] += 1
+    return places
 
 
 def _check_length(feature: FeatureItem, rows: int, where: str) -> None:
-    """A dense placeholder has one token a row; of a sparse one, those marked in `is_embed`."""
+    """A dense placeholder has one token a row; of a sparse one, those marked in `is_embed`.
+
+    A video's is never dense, and other renderers do not mark it: then prefill_decode counts, which has the tokens.
+    """
     span = feature.placeholder
+    if feature.modality == "video" and span.is_embed is None and span.length > rows:
+        return
     reserved = sum(span.is_embed[1::2]) if span.is_embed else span.length
     if (span.is_embed and sum(span.is_embed) != span.length) or reserved != rows:
         raise InvalidRequest(f"{where}: the placeholder reserves {reserved} tokens, the item has {rows} rows", where)
@@ -224,7 +248,7 @@ def _metadata(item: Item) -> dict[str, list[int]]:
     return {
         name: [int(number) for number in field.data.reshape(-1)]
         for name, field in item.items()
-        if name != "pixel_values" and isinstance(field.data, np.ndarray)
+        if not name.startswith("pixel_values") and isinstance(field.data, np.ndarray)
     }
 
 
@@ -236,8 +260,8 @@ def _check_metadata(item: Item, output: EncoderOutput, where: str) -> None:
 
 
 def _alias(feature: FeatureItem, context: RequestContext) -> str:
-    """The client's name of an item, among those of the same salt."""
-    return f"{context.cache_salt or ''}\0{feature.mm_hash}"
+    """The client's name of an item, among those of the same salt and modality."""
+    return f"{context.cache_salt or ''}\0{feature.modality}\0{feature.mm_hash}"
 
 
 def encode_salt(salt: str | None) -> bytes:

@@ -32,6 +32,8 @@ SMALL_MODEL_BYTES = 64 * 2**20
 of a step, 3 ms in all; and one reads so few weights in 6 ms (measured, with 10 GB/s). It also leaves a core to the other stages.
 OMP_NUM_THREADS, where it is set, is what counts."""
 
+TYPES = {"image": 1, "video": 2}
+"""By modality, the type of a token that takes a row, as transformers numbers them; 0 is text."""
 _SUPPORTED_LAYERS = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 
 
@@ -54,6 +56,9 @@ class ModelRunner:
         self.dtype = model.dtype
         self.vocab_size: int = self.config.get_text_config().vocab_size
         self.image_token_id: int | None = getattr(self.config, "image_token_id", None)
+        self.video_token_id: int | None = (
+            getattr(self.config, "video_token_id", None) if checkpoint.takes_videos(model) else None
+        )
         vision_config = getattr(self.config, "vision_config", None)
         self.num_deepstack = len(getattr(vision_config, "deepstack_visual_indexes", None) or [])
         self._merge_size = int(getattr(vision_config, "spatial_merge_size", 1))
@@ -95,12 +100,13 @@ class ModelRunner:
 
         Raises InvalidRequest where a model with M-RoPE would not get a grid of just as many places as the item has rows.
         """
-        grids = {name: torch.tensor([value]) for name, value in item.metadata.items() if name in self._accepted}
-        if self._get_rope_index is not None:
-            grid = item.metadata.get("image_grid_thw", [])
-            if len(grid) != 3 or min(grid) < 1 or math.prod(grid) != item.rows * self._merge_size**2:
-                raise InvalidRequest(f"the grid {grid} of item {item.mm_hash!r} does not have its {item.rows} rows", "encoded")
-        return grids
+        if self._get_rope_index is None:
+            return {name: torch.tensor([value]) for name, value in item.metadata.items() if name in self._accepted}
+        name = f"{item.modality}_grid_thw"
+        grid = item.metadata.get(name, [])
+        if len(grid) != 3 or min(grid) < 1 or math.prod(grid) != item.rows * self._merge_size**2:
+            raise InvalidRequest(f"the grid {grid} of item {item.mm_hash!r} does not have its {item.rows} rows", "encoded")
+        return {name: torch.tensor([grid])}
 
     def make_prompt(
         self,
@@ -108,7 +114,7 @@ class ModelRunner:
         multimodal: MultimodalInputs | None,
         grids: Ordered[dict[str, torch.Tensor]] = (),
     ) -> Prompt:
-        """Positions of a prompt, from its tokens and the grids of its pictures (`checked_grids`, in the prompt's order).
+        """Positions of a prompt, from its tokens and the grids of its items (`checked_grids`, in the prompt's order).
 
         Raises InvalidRequest where the pictures do not fit the placeholders.
         """
@@ -118,13 +124,22 @@ class ModelRunner:
             # Without pictures the three axes are equal: what get_rope_index would say, without its loop over tokens.
             return Prompt(token_ids, torch.arange(len(token_ids)).expand(3, 1, -1), len(token_ids), None)
         ids = torch.from_numpy(token_ids).unsqueeze(0)
-        joined = {name: torch.cat([grid[name] for grid in grids]) for name in grids[0]}
-        is_image = ids.eq(-1 if self.image_token_id is None else self.image_token_id)
+        names = {name for grid in grids for name in grid}
+        joined = {name: torch.cat([grid[name] for grid in grids if name in grid]) for name in names}
+        types = torch.from_numpy(self.token_types(token_ids)).unsqueeze(0)
         try:
-            positions, delta = self._get_rope_index(ids, mm_token_type_ids=is_image.int(), **joined)
+            positions, delta = self._get_rope_index(ids, mm_token_type_ids=types, **joined)
         except (RuntimeError, StopIteration) as error:
             raise InvalidRequest("the pictures' grids do not fit the placeholder ranges", "features.mm_placeholders") from error
         return Prompt(token_ids, positions, len(token_ids) + int(delta), multimodal)
+
+    def token_types(self, token_ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """[tokens], of each whether it takes a row: one of `TYPES`, or 0."""
+        types = np.zeros(len(token_ids), np.int32)
+        for modality, token_id in (("image", self.image_token_id), ("video", self.video_token_id)):
+            if token_id is not None:
+                types[token_ids == token_id] = TYPES[modality]
+        return types
 
     def forward(self, works: Ordered[Work], wanted: Ordered[int]) -> torch.Tensor:
         """Computes a step: works of one token first. Returns logits [wanted, vocabulary].
@@ -158,18 +173,18 @@ class ModelRunner:
 
     @staticmethod
     def _multimodal(works: Ordered[Work]) -> dict[str, Any]:
-        """What the forward pass takes in place of pixels: the rows of the step's picture tokens."""
-        parts: list[torch.Tensor] = []
+        """What the forward pass takes in place of pixels: the rows of the step's picture and video tokens."""
+        parts: dict[str, list[torch.Tensor]] = {}
         form: FeatureForm = "list"
         for work in works:
             multimodal = work.sequence.request.prompt.multimodal
             if multimodal is None:
                 continue
-            rows = multimodal.between(work.start, work.end)
-            if rows.shape[1]:
-                parts.append(rows)
+            for modality, rows in multimodal.between(work.start, work.end).items():
+                parts.setdefault(modality, []).append(rows)
                 form = multimodal.form
-        return {"mm_encoder_outputs": {"image": _encoder_output(torch.cat(parts, dim=1), form)}} if parts else {}
+        outputs = {modality: _encoder_output(torch.cat(rows, dim=1), form) for modality, rows in parts.items()}
+        return {"mm_encoder_outputs": outputs} if outputs else {}
 
 
 def _encoder_output(rows: torch.Tensor, form: FeatureForm) -> BaseModelOutputWithPooling:

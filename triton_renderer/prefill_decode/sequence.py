@@ -25,7 +25,7 @@ _arrivals = itertools.count()
 
 @dataclass(frozen=True)
 class Picture:
-    """Where a picture's placeholder range is in the prompt, [start, end), and a digest of what the encoder made of it."""
+    """Where a picture's or video's placeholder range is in the prompt, [start, end), and a digest of what the encoder made of it."""
 
     start: int
     end: int
@@ -36,21 +36,28 @@ class Picture:
 class MultimodalInputs:
     """The encoder's rows of one prompt, ready for the model's forward pass.
 
-    rows: [1 + deepstack, rows, hidden], of all pictures in the prompt's order, in the model's dtype and on its device.
+    rows: [1 + deepstack, rows, hidden], of all pictures and videos in the prompt's order, in the model's dtype and on its device.
     places: [rows] int64 ascending, the position in the prompt of the token that takes each row.
-    pictures: in the prompt's order.
+    pictures: in the prompt's order, videos among them.
     form: how the model takes the rows of all items.
+    of_video: [rows] bool, the rows that belong to a video; None: there is none.
     """
 
     rows: torch.Tensor
     places: npt.NDArray[np.int64]
     pictures: tuple[Picture, ...]
     form: FeatureForm = "list"
+    of_video: torch.Tensor | None = None
 
-    def between(self, start: int, end: int) -> torch.Tensor:
-        """The rows of the tokens at [start, end) of the prompt: [1 + deepstack, n, hidden], a view."""
+    def between(self, start: int, end: int) -> dict[str, torch.Tensor]:
+        """By modality, the rows of the tokens at [start, end) of the prompt: [1 + deepstack, n, hidden], n not zero."""
         first, behind = np.searchsorted(self.places, (start, end)).tolist()
-        return self.rows[:, first:behind]
+        rows = self.rows[:, first:behind]
+        if self.of_video is None:
+            return {"image": rows} if rows.shape[1] else {}
+        of_video = self.of_video[first:behind]
+        parts = {"image": rows[:, ~of_video], "video": rows[:, of_video]}
+        return {modality: part for modality, part in parts.items() if part.shape[1]}
 
 
 @dataclass(frozen=True)

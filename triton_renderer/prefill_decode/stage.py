@@ -3,6 +3,7 @@
 import functools
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 import blake3
@@ -16,7 +17,7 @@ from triton_renderer.errors import InvalidRequest, RendererError, StageUnavailab
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool, blocks_for
 from triton_renderer.prefill_decode.compiling import CompilingRequests
 from triton_renderer.prefill_decode.engine import INTERNAL_ERROR, Engine
-from triton_renderer.prefill_decode.model_runner import ModelRunner
+from triton_renderer.prefill_decode.model_runner import TYPES, ModelRunner
 from triton_renderer.prefill_decode.scheduler import Scheduler
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Picture, PromptLogprobs, Request, Sequence, Sink
 from triton_renderer.prefill_decode.shaping import Shaping, tokens_of_bad_words
@@ -267,16 +268,16 @@ class PrefillDecode:
         self, token_ids: npt.NDArray[np.int64], embeddings: torch.Tensor, encoded: EncodedItems
     ) -> tuple[MultimodalInputs | None, list[dict[str, torch.Tensor]]]:
         """The rows of each item in the order of the prompt, checked against its placeholders, and the items' grids."""
-        is_image = token_ids == (-1 if self._runner.image_token_id is None else self._runner.image_token_id)
+        types = self._runner.token_types(token_ids)
         items = sorted(encoded.items, key=lambda item: item.placeholder.offset)
-        _check_placeholders(items, is_image)
+        _check_placeholders(items, types)
         if not items and embeddings.numel() == 0:
             return None, []
         features = self._features(embeddings, encoded)
         order = sorted(range(len(features)), key=lambda index: encoded.items[index].placeholder.offset)
         ordered = [features[index] for index in order]
         grids = [self._runner.checked_grids(item) for item in items]
-        places = is_image.nonzero()[0]
+        places = types.nonzero()[0]
         # A range may begin and end with tokens of the text: the picture is what takes rows.
         behind = np.cumsum([item.rows for item in items])
         pictures = tuple(
@@ -284,7 +285,9 @@ class PrefillDecode:
             for item, end, rows, grid in zip(items, behind, ordered, grids, strict=True)
             if item.rows
         )
-        return MultimodalInputs(torch.cat(ordered, dim=1), places, pictures, encoded.form), grids
+        is_video = types[places] == TYPES["video"]
+        of_video = torch.from_numpy(is_video).to(self._runner.device) if is_video.any() else None
+        return MultimodalInputs(torch.cat(ordered, dim=1), places, pictures, encoded.form, of_video), grids
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
         """For each item [1 + deepstack, rows, hidden], a copy in the model's dtype on its device."""
@@ -347,25 +350,31 @@ def _free_bytes(device: torch.device) -> int:
     return int(free * 0.8)
 
 
-def _check_placeholders(items: list[EncodedItem], is_image: npt.NDArray[np.bool_]) -> None:
-    """Every image token belongs to exactly one placeholder range, and each range has as many as its item has rows.
+def _check_placeholders(items: list[EncodedItem], types: npt.NDArray[np.int32]) -> None:
+    """Every token that takes a row belongs to one placeholder range, and each range has as many as its item has rows.
 
-    items: ordered by offset. is_image: [tokens].
+    items: ordered by offset. types: [tokens], as `ModelRunner.token_types` has them.
     """
     end = 0
-    outside = is_image.copy()
-    for index, item in enumerate(items):
-        start, where = item.placeholder.offset, f"features.{item.modality}.{index}"
-        if start < end or start + item.placeholder.length > len(is_image):
+    outside = types != 0
+    counts: Counter[str] = Counter()
+    for item in items:
+        start, where = item.placeholder.offset, f"features.{item.modality}.{counts[item.modality]}"
+        counts[item.modality] += 1
+        if start < end or start + item.placeholder.length > len(types):
             raise InvalidRequest(f"{where}: its placeholder range overlaps another or leaves the prompt", where)
         end = start + item.placeholder.length
-        if (tokens := int(is_image[start:end].sum())) != item.rows:
+        inside = types[start:end]
+        tokens = np.count_nonzero(inside == TYPES.get(item.modality, -1))
+        if tokens != item.rows or tokens != np.count_nonzero(inside):
             raise InvalidRequest(
-                f"{where}: its placeholder range has {tokens} image tokens, the item has {item.rows} rows", where
+                f"{where}: its placeholder range has {tokens} {item.modality} tokens, the item has {item.rows} rows", where
             )
         outside[start:end] = False
     if outside.any():
         position = int(outside.argmax())
         raise InvalidRequest(
-            f"token_ids has an image token at position {position}, outside every placeholder range", "token_ids"
+            f"token_ids has {'an image' if types[position] == TYPES['image'] else 'a video'} token at position {position}, outside every "
+            "placeholder range",
+            "token_ids",
         )

@@ -43,6 +43,15 @@ def picture(seed: int, height: int = 4, width: int = 6) -> Item:
     }
 
 
+def film(seed: int, frames: int = 3, height: int = 4, width: int = 6) -> Item:
+    values = np.random.default_rng(seed).integers(0, 256, (frames * height * width, WIDTH), dtype=np.uint8)
+    return {
+        "pixel_values_videos": Field(values),
+        "video_grid_thw": Field(np.array([frames, height, width]), "batched", {"keep_on_cpu": True}),
+        "timestamps": Field([0.5 + index for index in range(frames)], "batched", {"keep_on_cpu": True}),
+    }
+
+
 def rows_of(item: Item) -> int:
     return int(np.prod(item["image_grid_thw"].data)) // MERGE**2  # type: ignore[arg-type]
 
@@ -50,10 +59,11 @@ def rows_of(item: Item) -> int:
 def encode(
     encoder: Encoder, items: list[tuple[str, Item | bytes | None, Item | None, int]], ec: dict[str, Any] | None = None
 ) -> Encoded:
-    """items: name, kwargs, metadata, rows reserved."""
+    """items: name (of a video one that begins with `video`), kwargs, metadata, rows reserved."""
     features, parts, offset = [], [], 1
     for name, data, metadata, rows in items:
-        features.append(FeatureItem(modality="image", mm_hash=name, placeholder={"offset": offset, "length": rows}))  # type: ignore[arg-type]
+        modality = "video" if name.startswith("video") else "image"
+        features.append(FeatureItem(modality=modality, mm_hash=name, placeholder={"offset": offset, "length": rows}))  # type: ignore[arg-type]
         parts += [
             data if isinstance(data, bytes) else encode_item(data) if data else b"",
             encode_item(metadata) if metadata else b"",
@@ -277,3 +287,82 @@ def test_other_modalities_are_refused(encoder: Encoder) -> None:
     feature = FeatureItem(modality="audio", mm_hash="a", placeholder={"offset": 0, "length": 1})  # type: ignore[arg-type]
     with pytest.raises(InvalidRequest, match="audio"):
         encoder.encode(np.zeros(4, np.uint8), np.array([0, 4, 4]), RequestContext(id="r", features=[feature]))
+
+
+# Videos
+
+
+def test_rows_of_a_video_equal_those_of_transformers(encoder: Encoder) -> None:
+    item = film(0)
+    pixels = torch.from_numpy(np.array(item["pixel_values_videos"].data)).float()
+    processor = AutoImageProcessor.from_pretrained(load_settings().model)
+    normalised = (pixels / 255 - processor.image_mean[0]) / processor.image_std[0]
+    expected = encoder._model.get_video_features(normalised, torch.tensor([[3, 4, 6]]), return_dict=True)
+    encoded = encode(encoder, [("video", item, None, 18)])
+    got = values(encoded).view(1 + encoded.encoded.deepstack, 18, encoded.encoded.hidden)
+    torch.testing.assert_close(got[0], expected.pooler_output[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(got[1], expected.deepstack_features[0][0], rtol=1e-4, atol=1e-4)
+    assert encoded.encoded.items[0].modality == "video"
+    assert encoded.encoded.items[0].metadata == {"video_grid_thw": [3, 4, 6]}
+
+
+def test_a_video_and_a_picture_of_the_same_patches_are_two_items(encoder: Encoder) -> None:
+    still = film(1, frames=1)
+    picture = {"pixel_values": still["pixel_values_videos"], "image_grid_thw": still["video_grid_thw"]}
+    encoded = encode(encoder, [("video", still, None, 6), ("a", picture, None, 6)])
+    assert encoded.encoded.items[0].digest != encoded.encoded.items[1].digest
+
+
+def test_a_name_of_a_picture_does_not_stand_for_a_video(encoder: Encoder) -> None:
+    context = RequestContext(
+        id="r",
+        features=[FeatureItem(modality="video", mm_hash="a", placeholder={"offset": 1, "length": 6})],  # type: ignore[arg-type]
+    )
+    encode(encoder, [("a", picture(1), None, 6)])
+    with pytest.raises(InvalidRequest, match="send it again"):
+        encoder.encode(*tensors.concatenate([b"", b""]), context)
+
+
+def test_a_video_without_data_is_served_by_its_name_with_its_metadata(encoder: Encoder) -> None:
+    item = film(2)
+    first = encode(encoder, [("video", item, None, 18)])
+    again = encode(encoder, [("video", None, metadata_of(item), 18)], ec={"ec_items": [{"mm_hash": "video"}]})
+    assert torch.equal(first.embeddings, again.embeddings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"video_grid_thw": Field(np.array([2, 4, 6]))}, "has shape"),
+        ({"video_grid_thw": Field(np.array([0, 4, 6]))}, "is not"),
+        ({"video_grid_thw": Field(np.array([-3, -4, 6]))}, "is not"),
+        ({"video_grid_thw": Field(np.array([5000, 4, 6]))}, "is not"),
+        ({"video_grid_thw": Field(np.array([3, 3, 8]))}, "is not"),
+        ({"video_grid_thw": Field(np.array([[3, 4, 6]]))}, "int64 tensor of shape"),
+        ({"video_grid_thw": Field(None)}, "int64 tensor of shape|must be an integer tensor"),
+        ({"pixel_values_videos": Field(None)}, "pixel_values_videos must be a tensor"),
+        ({"pixel_values_videos": Field(np.zeros((72, WIDTH), np.int64))}, "pixel_values_videos is int64"),
+        ({"pixel_values_videos": Field(np.full((72, WIDTH), np.nan, np.float32))}, "not finite"),
+        ({"pixel_values_videos": Field(np.zeros((0, WIDTH), np.uint8))}, "is empty"),
+        ({"timestamps": Field([0.5] * 5000)}, "timestamps must be"),
+        ({"timestamps": Field([np.zeros(3, np.int64)])}, "timestamps must be"),
+    ],
+)
+def test_a_video_that_does_not_fit_in_every_size_is_refused(encoder: Encoder, changes: Item, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        encode(encoder, [("a", picture(1), None, 6), ("video", film(3) | changes, None, 18)])
+    assert caught.value.param == "features.video.0"
+
+
+def test_a_placeholder_of_another_length_than_the_videos_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(InvalidRequest, match="reserves 17 tokens, the item has 18 rows"):
+        encode(encoder, [("video", film(4), None, 17)])
+
+
+def test_a_placeholder_of_a_video_need_not_say_which_of_its_tokens_take_rows(encoder: Encoder) -> None:
+    assert encode(encoder, [("video", film(4), None, 30)]).encoded.items[0].rows == 18
+
+
+def test_a_picture_with_the_fields_of_a_video_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(InvalidRequest, match="pixel_values must be a tensor"):
+        encode(encoder, [("a", film(5), None, 18)])

@@ -1,6 +1,6 @@
 """Encoder and engine in one process against transformers' undivided `generate`, greedy, in float32."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from triton_renderer.protocol.stages import FeatureItem, RequestContext
 from triton_renderer.settings import load_settings
 from triton_renderer.wire import Field, encode_item
 
+Grid = tuple[int, int, int]
+"""Of a video: temporal patches, rows and columns of patches."""
 TIE = 1e-4
 """Two logits closer than this may come out in either order: the sums of a batch are not added up in the same order."""
 
@@ -43,11 +45,16 @@ class Pipeline:
         self.model = AutoModelForImageTextToText.from_pretrained(self.settings.model, dtype=torch.float32).eval()
         self.processor = AutoImageProcessor.from_pretrained(self.settings.model)
         self.rng = np.random.default_rng(5)
+        vision = self.model.config.vision_config
+        self.patch_values = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
 
     def text(self, length: int) -> list[int]:
         return self.rng.integers(0, 300, length).tolist()
 
-    def case(self, num_pictures: int, length: int, max_tokens: int = 24, twice: bool = False) -> Case:
+    def case(
+        self, num_pictures: int, length: int, max_tokens: int = 24, twice: bool = False, videos: Sequence[Grid] = ()
+    ) -> Case:
+        """`videos`: the grid of each; they come behind the pictures, with text between."""
         config = self.model.config
         token_ids, items, features, pixels, grids = self.text(length), [], [], [], []
         pictures = [self.picture() for _ in range(num_pictures)]
@@ -68,16 +75,41 @@ class Pipeline:
             features.append(FeatureItem(modality="image", mm_hash="name", placeholder=span))  # type: ignore[arg-type]
             pixels.append(full["pixel_values"])
             grids.append(full["image_grid_thw"])
-        inputs = {}
-        if pixels:
-            is_image = torch.tensor([token_ids]) == config.image_token_id
-            inputs = {
-                "pixel_values": torch.cat(pixels),
-                "image_grid_thw": torch.cat(grids),
-                "mm_token_type_ids": is_image.int(),
-            }
+        inputs = {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.cat(grids)} if pixels else {}
+        if videos:
+            shown = [self.add_video(grid, token_ids, items, features) for grid in videos]
+            inputs |= {"pixel_values_videos": torch.cat(shown), "video_grid_thw": torch.tensor(videos)}
+        if inputs:
+            ids = torch.tensor([token_ids])
+            inputs["mm_token_type_ids"] = (ids == config.image_token_id).int() + 2 * (ids == config.video_token_id).int()
         expected, gaps = self.generate(token_ids, inputs, max_tokens)
         return Case(token_ids, items, features, inputs, expected, gaps, max_tokens)
+
+    def add_video(self, grid: Grid, token_ids: list[int], items: list[bytes], features: list[FeatureItem]) -> torch.Tensor:
+        """Puts a video behind the prompt, some text before each of its temporal patches. Returns its normalised patches."""
+        config, offset = self.model.config, len(token_ids)
+        frames, height, width = grid
+        rows = height * width // config.vision_config.spatial_merge_size**2
+        runs = []
+        for _ in range(frames):
+            token_ids += [
+                *self.text(4),
+                config.vision_start_token_id,
+                *[config.video_token_id] * rows,
+                config.vision_end_token_id,
+            ]
+            runs += [5 + bool(runs), rows]
+        patches = self.rng.integers(0, 256, (frames * height * width, self.patch_values), dtype=np.uint8)
+        item = {
+            "pixel_values_videos": Field(patches),
+            "video_grid_thw": Field(np.array(grid), "batched", {"keep_on_cpu": True}),
+            "timestamps": Field([0.5] * frames, "batched", {"keep_on_cpu": True}),
+        }
+        items += [encode_item(item), b""]
+        span = {"offset": offset, "length": len(token_ids) - offset, "is_embed": [*runs, 1]}
+        features.append(FeatureItem(modality="video", mm_hash="film", placeholder=span))  # type: ignore[arg-type]
+        token_ids += self.text(3)
+        return (torch.from_numpy(patches).float() / 255 - 0.5) / 0.5
 
     def picture(self) -> Image.Image:
         height, width = self.rng.integers(64, 200, 2)
@@ -133,6 +165,9 @@ def cases(pipeline: Pipeline) -> list[Case]:
         pipeline.case(0, 300, max_tokens=60),  # more columns than the cache starts with
         pipeline.case(1, 150, max_tokens=40),
         pipeline.case(0, 1, max_tokens=1),
+        pipeline.case(0, 12, videos=[(3, 4, 6)]),
+        pipeline.case(2, 7, videos=[(2, 6, 4), (5, 2, 8)]),
+        pipeline.case(1, 0, videos=[(1, 4, 4)]),
     ]
 
 

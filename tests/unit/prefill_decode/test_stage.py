@@ -14,6 +14,7 @@ from triton_renderer.checkpoint import load_config
 from triton_renderer.errors import InvalidRequest, StageUnavailable
 from triton_renderer.prefill_decode import PrefillDecode
 from triton_renderer.prefill_decode.model_runner import ModelRunner
+from triton_renderer.prefill_decode.sequence import MultimodalInputs
 from triton_renderer.prefill_decode.shaping import tokens_of_bad_words
 from triton_renderer.protocol.base import parse
 from triton_renderer.protocol.stages import EncodedItems, RequestContext
@@ -210,3 +211,71 @@ def test_small_model_computes_with_one_thread_unless_the_user_says_otherwise(mon
             assert torch.get_num_threads() == expected
     finally:
         torch.set_num_threads(before)
+
+
+# Videos
+
+FRAMES = 2
+"""Of a video whose temporal patches have 3 tokens each: [2, 2, 6] in patches."""
+
+
+@pytest.fixture
+def film_prompt(stage: PrefillDecode) -> list[int]:
+    token = stage._runner.video_token_id
+    assert token is not None
+    return [5, 6, *[8, token, token, token, 9] * FRAMES, 7]
+
+
+def film(**item: Any) -> dict[str, Any]:
+    placeholder = {"offset": 2, "length": 10, "is_embed": [1, 3, 2, 3, 1]}
+    described = {"modality": "video", "placeholder": placeholder, "metadata": {"video_grid_thw": [FRAMES, 2, 6]}}
+    return encoded(**described | item)
+
+
+def test_rows_of_a_video_are_taken_also_without_marks(stage: PrefillDecode, film_prompt: list[int]) -> None:
+    assert submit(stage, film_prompt, film(), rows()).wait().error is None
+    assert submit(stage, film_prompt, film(placeholder={"offset": 2, "length": 10}), rows()).wait().error is None
+
+
+def test_each_temporal_patch_has_a_place_of_its_own(stage: PrefillDecode, film_prompt: list[int]) -> None:
+    grid = {"video_grid_thw": torch.tensor([[FRAMES, 2, 6]])}
+    inputs = MultimodalInputs(torch.zeros(1, ROWS, HIDDEN), np.arange(ROWS), ())
+    prompt = stage._runner.make_prompt(np.array(film_prompt), inputs, [grid])
+    time_axis, row, column = prompt.position_ids[:, 0].tolist()
+    assert time_axis == [0, 1, 2, 3, 3, 3, 6, 7, 8, 8, 8, 11, 12]  # a patch is three columns wide
+    assert row == time_axis
+    assert column == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert prompt.next_position == 13
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        film(metadata={}),
+        film(metadata={"image_grid_thw": [FRAMES, 2, 6]}),
+        film(metadata={"video_grid_thw": [1, 4, 6]}),
+        film(metadata={"video_grid_thw": [3, 2, 4]}),
+        film(metadata={"video_grid_thw": [4, 2, 6]}),
+        film(modality="image"),
+        film(modality="image", metadata={"image_grid_thw": [1, 4, 6]}),
+        film(modality="audio"),
+        film(placeholder={"offset": 2, "length": 5}),
+        film(placeholder={"offset": 7, "length": 10}),
+    ],
+)
+def test_a_video_that_does_not_fit_is_refused(stage: PrefillDecode, film_prompt: list[int], document: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        submit(stage, film_prompt, document, rows())
+    assert submit(stage, film_prompt, film(), rows()).wait().error is None
+
+
+def test_video_token_outside_every_placeholder_is_refused(stage: PrefillDecode, film_prompt: list[int]) -> None:
+    with pytest.raises(InvalidRequest, match=f"a video token at position {len(film_prompt)}"):
+        submit(stage, [*film_prompt, film_prompt[3]], film(), rows())
+
+
+def test_a_picture_inside_a_video_is_refused(stage: PrefillDecode, film_prompt: list[int]) -> None:
+    image = stage._runner.image_token_id
+    assert image is not None
+    with pytest.raises(InvalidRequest, match=r"features\.video\.0"):
+        submit(stage, [*film_prompt[:6], image, *film_prompt[7:]], film(), rows())
