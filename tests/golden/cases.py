@@ -1,4 +1,4 @@
-"""What a case is, and the requests that stand for one: pictures by name, long texts by how often they repeat."""
+"""What a case is, and the requests that stand for one: pictures and videos by name, long texts by how often they repeat."""
 
 import base64
 import copy
@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.golden import videos
 from tests.golden.pictures import picture
 
 CHAT = "/v1/chat/completions/render"
@@ -16,13 +17,16 @@ DERENDER_CHAT = "/v1/chat/completions/derender"
 DERENDER_COMPLETION = "/v1/completions/derender"
 
 DATA_URL = "data:image/png;base64,"
+VIDEO_URL = "data:video/mp4;base64,"
+FRAMES_URL = "data:video/jpeg;base64,"
 
 Body = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request to one of `servers.SERVERS`. In `body`, {"$picture": name} and {"$repeat": text, "times": n} stand for texts."""
+    """A request to one of `servers.SERVERS`. In `body`, {"$picture": name}, {"$video": name}, {"$frames": names} and {"$repeat": text, "times": n} stand
+    for texts."""
 
     server: str
     name: str
@@ -42,6 +46,10 @@ def expanded(value: Any) -> Any:
     if isinstance(value, dict):
         if "$picture" in value:
             return value.get("header", DATA_URL) + base64.b64encode(picture(value["$picture"])).decode()
+        if "$video" in value:
+            return value.get("header", VIDEO_URL) + base64.b64encode(videos.video(value["$video"])).decode()
+        if "$frames" in value:
+            return FRAMES_URL + ",".join(base64.b64encode(picture(name)).decode() for name in value["$frames"])
         if "$base64" in value:
             return base64.b64encode(picture(value["$base64"])).decode()
         if "$repeat" in value:
@@ -61,6 +69,17 @@ def image(name: str, header: str | None = None, **fields: Any) -> Body:
     """A picture part."""
     url = {"$picture": name} | ({"header": header} if header else {})
     return {"type": "image_url", "image_url": {"url": url}, **fields}
+
+
+def video(name: str, header: str | None = None, **fields: Any) -> Body:
+    """A video part, from a file."""
+    url = {"$video": name} | ({"header": header} if header else {})
+    return {"type": "video_url", "video_url": {"url": url}, **fields}
+
+
+def frames(*names: str) -> Body:
+    """A video part whose frames are these pictures."""
+    return {"type": "video_url", "video_url": {"url": {"$frames": list(names)}}}
 
 
 def user(*content: Any, **fields: Any) -> Body:
@@ -141,6 +160,9 @@ def _forms(value: Any) -> Iterator[str]:
                 url = url.get("url") if isinstance(url, dict) else url
                 if isinstance(url, dict) and "$picture" in url:
                     yield f"picture {url['$picture'].partition('-')[0]}"
+                video_url = part["video_url"].get("url") if isinstance(part, dict) and "video_url" in part else None
+                if isinstance(video_url, dict):
+                    yield f"video of {'a file' if '$video' in video_url else 'frames'}"
                 if isinstance(part, dict) and "uuid" in part:
                     yield "uuid"
     else:

@@ -15,6 +15,7 @@ INTERNAL_SAMPLING_PARAMS = ("output_kind", "skip_clone", "skip_reading_prefix_ca
 """What the reference's engine says to itself."""
 
 MODALITIES = ("image", "video", "audio")
+PIXELS = ("pixel_values", "pixel_values_videos")
 
 SAME_PIXELS = 0.995
 """Of the pixel values this part may be at most one of 255 levels away: pictures are resized by another library."""
@@ -45,6 +46,7 @@ ON_PURPOSE: dict[str, int] = {
     "qwen3-vl/typed-token-first": 200,
     "qwen3-vl/typed-token-last": 200,
     "qwen3-vl/typed-token-only": 200,
+    "qwen3-vl/video-typed-token": 200,
     "qwen3-vl/completion-typed-picture": 200,
     "qwen3/responses-output-text": 200,
     "qwen3-vl-plain/own-template-for-text": 200,
@@ -126,7 +128,7 @@ def check_hashes(ours: dict[str, Any], reference: dict[str, Any]) -> None:
     """
     for modality, hashes in ours["mm_hashes"].items():
         pixels = [
-            item and item["pixel_values"].get("digest")
+            item and next(field.get("digest") for name, field in item.items() if name in PIXELS)
             for item in (ours["kwargs_data"] or {}).get(modality, [None] * len(hashes))
         ]
         pairs = list(zip(hashes, reference["mm_hashes"][modality], pixels, strict=True))
@@ -146,9 +148,9 @@ def take_out_pixels(answer: Any) -> list[dict[str, Any]]:
     """The compact pixel values of an answer, which are compared with a tolerance, taken out of it."""
     found: list[dict[str, Any]] = []
     if isinstance(answer, dict):
-        for item in (answer.get("kwargs_data") or {}).get("image", []) if isinstance(answer.get("kwargs_data"), dict) else []:
-            if item is not None:
-                found.append(item.pop("pixel_values"))
+        kwargs = answer.get("kwargs_data")
+        for _, items in sorted(kwargs.items()) if isinstance(kwargs, dict) else ():
+            found += [item.pop(name) for item in items if item is not None for name in PIXELS if name in item]
         for value in answer.values():
             found += take_out_pixels(value)
     elif isinstance(answer, list):

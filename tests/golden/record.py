@@ -15,7 +15,16 @@ from typing import Any
 
 import httpx
 
-from tests.golden import agent_cases, derender_cases, dialect_cases, error_cases, picture_cases, stream_cases, text_cases
+from tests.golden import (
+    agent_cases,
+    derender_cases,
+    dialect_cases,
+    error_cases,
+    picture_cases,
+    stream_cases,
+    text_cases,
+    video_cases,
+)
 from tests.golden.cases import Case, expanded
 from tests.golden.recording import KINDS, RECORDINGS, compact, save
 from tests.golden.servers import SERVERS, write_model
@@ -26,7 +35,7 @@ TIMEOUT_S = 120.0
 
 def all_cases() -> list[Case]:
     """Every case of every server."""
-    modules = (text_cases, agent_cases, dialect_cases, picture_cases, error_cases, derender_cases, stream_cases)
+    modules = (text_cases, agent_cases, dialect_cases, picture_cases, video_cases, error_cases, derender_cases, stream_cases)
     return [case for module in modules for case in module.cases()]
 
 

@@ -28,7 +28,7 @@ RECORDED: list[tuple[str, Recorded]] = [
 ]
 """Every recorded case, by server."""
 
-LEAST = {"text": 150, "pictures": 60, "error": 60, "derender": 120, "derender stream": 40}
+LEAST = {"text": 150, "pictures": 60, "videos": 30, "error": 60, "derender": 120, "derender stream": 40}
 """How many cases of a kind there have to be."""
 MOST_ON_PURPOSE = 0.03
 
@@ -41,7 +41,10 @@ def kind_of(case: Recorded) -> str:
         return "derender stream"
     if "derender" in case["route"]:
         return "derender"
-    return "pictures" if "$picture" in json.dumps(case["request"]) else "text"
+    request = json.dumps(case["request"])
+    if "$video" in request or "$frames" in request:
+        return "videos"
+    return "pictures" if "$picture" in request else "text"
 
 
 class Replay:
