@@ -70,7 +70,9 @@ def make(name: str, film: Film) -> bytes:
     import av  # noqa: PLC0415  # whoever only reads the files needs none
 
     file = io.BytesIO()
-    with av.open(file, "w", format={"mp4": "mp4", "webm": "webm", "avi": "avi"}[name.rpartition(".")[2]]) as container:
+    with av.open(
+        file, "w", format={"mp4": "mp4", "webm": "webm", "avi": "avi", "ts": "mpegts"}[name.rpartition(".")[2]]
+    ) as container:
         stream = container.add_stream(
             film.codec, rate=Fraction(film.rate), options={"crf": "28"} if film.codec != "mpeg4" else {}
         )

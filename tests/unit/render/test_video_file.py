@@ -1,5 +1,6 @@
 """Frames of a file: as a player shows them, and nothing that the file makes this server do besides."""
 
+import contextlib
 import random
 import time
 from fractions import Fraction
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.golden.videos import FILMS, Film, make, moving, video
+from triton_renderer.render import video_file as video_file_module
 from triton_renderer.render import videos as videos_module
 from triton_renderer.render.bad_media import BadMedia
 from triton_renderer.render.video_file import VideoFile
@@ -94,6 +96,24 @@ def test_sound_alone_is_refused() -> None:
 
 def test_a_large_frame_is_refused_before_it_is_decoded() -> None:
     assert "640×360 pixels is larger than the limit of 10000 pixels" in refusal(video("large.mp4"), limit=10_000)
+
+
+def test_a_video_that_changes_its_size_is_refused() -> None:
+    small, wide = make("a.ts", Film(4, "4", 64, 64)), make("a.ts", Film(4, "4", 96, 64))
+    assert len(every_frame(small + small)) == 8
+    assert refusal(small + wide) == refusal(wide + small) == "the video changes its size"
+
+
+@pytest.mark.parametrize("num_large", [2, 4, 8])
+def test_a_large_frame_in_the_middle_is_never_decoded(monkeypatch: pytest.MonkeyPatch, num_large: int) -> None:
+    """With other frames in work the decoder may leave it out without a word."""
+    sizes = []
+    real = video_file_module._upright
+    monkeypatch.setattr(video_file_module, "_upright", lambda frame: sizes.append((frame.width, frame.height)) or real(frame))
+    small, large = make("a.ts", Film(4, "4", 64, 64)), make("a.ts", Film(num_large, "4", 1920, 1088))
+    with contextlib.suppress(BadMedia):
+        every_frame(small + large, limit=10_000)
+    assert set(sizes) == {(64, 64)}
 
 
 def test_a_long_strip_is_refused() -> None:
