@@ -15,6 +15,7 @@ import random
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -197,6 +198,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # so that the servers end as well
     make: Make = about_picture if options.pictures else about_text
     numbers = iter(range(options.seed * 1_000_000, (options.seed + 1) * 1_000_000))
     servers: dict[str, Callable[[], Any]] = {

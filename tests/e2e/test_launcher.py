@@ -43,7 +43,7 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
     def initialize(self, args):
         name = args["model_name"]
-        names = ("COLOUR", "SHIM_PORT", "OMP_WAIT_POLICY", "API_KEY")
+        names = ("COLOUR", "SHIM_PORT", "GOMP_SPINCOUNT", "API_KEY")
         print(name, "sees", *(os.environ.get(name) for name in names), file=sys.stderr, flush=True)
         if os.environ.get("RAISE") == name:
             raise ValueError("these weights are not here")
@@ -119,7 +119,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
 
 
 def test_every_model_is_ready_when_the_server_is_entered(start: Callable[..., TritonServer]) -> None:
-    with start(COLOUR="red", OMP_WAIT_POLICY="PASSIVE", API_KEY="secret") as server:
+    with start(COLOUR="red", GOMP_SPINCOUNT="100000", API_KEY="secret") as server:
         pids = server.stub_pids()
         assert pids.keys() == {"first", "second"}
         for name, pid in pids.items():

@@ -20,10 +20,11 @@ from transformers import PreTrainedModel
 from transformers.image_processing_base import ImageProcessingMixin
 from transformers.video_processing_utils import BaseVideoProcessor
 
-from triton_renderer import checkpoint, tensors
+from triton_renderer import checkpoint, tensors, threads
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
 from triton_renderer.encode.items import OF_VIDEOS, PixelFormat, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.packed_linear import pack_linears
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureForm, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
 from triton_renderer.wire import Field, Item, encode_item
@@ -64,8 +65,12 @@ class Encoder:
         started = time.monotonic()
         model = checkpoint.load_part(settings, "encoder")
         processor, _ = ImageProcessingMixin.get_image_processor_dict(settings.model)
-        size = checkpoint.parameter_bytes(model) / 2**20
-        log.info("%.1f MiB of encoder weights loaded in %.1f s (%s)", size, time.monotonic() - started, model.dtype)
+        weight_bytes = checkpoint.parameter_bytes(model)
+        pack_linears(model)
+        log.info(
+            "%.1f MiB of encoder weights loaded in %.1f s (%s); computing with %d threads",
+            *(weight_bytes / 2**20, time.monotonic() - started, model.dtype, threads.take(weight_bytes, model.device)),
+        )
         formats = {"image": PixelFormat.from_config(processor, config.vision_config)}
         if checkpoint.takes_videos(model):
             of_videos, _ = BaseVideoProcessor.get_video_processor_dict(settings.model)

@@ -19,9 +19,10 @@ MODEL_REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
 LOAD_TIMEOUT_S = 3600
 """How long one stage may load; one that dies is noticed at once."""
 DEFAULTS = {
-    # Between two parallel regions OpenMP's threads spin by default. The stages are four processes with threads each: where
-    # another process takes one of two cores, spinning threads wait for one that has no core, and decoding is 50 times slower.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # Between two parallel regions OpenMP's threads spin, by default so long that where another process takes one of two cores,
+    # they wait for one that has no core, and decoding is 50 times slower. Asleep at once, they are woken 200 times a step, and
+    # a step of 40 ms takes 60. So they spin for a few milliseconds.
+    "GOMP_SPINCOUNT": "100000",
 }
 """Variables of the stages that hold unless the user's own environment sets them."""
 

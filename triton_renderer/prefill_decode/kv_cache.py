@@ -8,7 +8,7 @@ their slots, and `attend`, registered as an attention function of transformers, 
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,11 @@ from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConf
 from transformers.cache_utils import CacheLayerMixin
 
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
+
+TokenShapes = tuple[tuple[int, int], tuple[int, int]]
+"""(heads, size) of a token's keys in a layer, and of its values."""
+_SHORT_BLOCKS = 8
+"""Sequences up to this length attend in one batch: more batches would cost more than the padding."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +73,7 @@ class StepLayout:
         for chunk in self.chunks:
             slots += [_slot(chunk.blocks, position) for position in range(chunk.context, chunk.end)]
         self.slots = self._tensor(slots)
-        self._width = max((blocks_for(chunk.end) for chunk in self._decodes), default=0)
-        table: list[int] = []
-        for chunk in self._decodes:
-            blocks = chunk.blocks[: self._width]
-            table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
-        self.decode_blocks = self._tensor(table)
+        self.groups = [_DecodeGroup(members, self._decodes, cache) for members in _alike(self._decodes)]
         self.chunk_blocks = [self._tensor(chunk.blocks[: blocks_for(chunk.end)]) for chunk in self.chunks]
         self._masks: dict[tuple[int, Reach], Tensor | None] = {}
 
@@ -85,17 +85,6 @@ class StepLayout:
     def reach(self, layer: int) -> Reach:
         """How far the layer's tokens see."""
         return self._cache.reaches[layer]
-
-    def decode_mask(self, reach: Reach) -> Tensor:
-        """[1, decodes, 1, keys], to be added to the scores."""
-        key = (-1, reach)
-        if key not in self._masks:
-            positions = torch.tensor([[chunk.context] for chunk in self._decodes])
-            hidden = reach.hides(positions, torch.arange(self._width * BLOCK_TOKENS))
-            self._masks[key] = self._additive(hidden)[None, :, None]
-        mask = self._masks[key]
-        assert mask is not None
-        return mask
 
     def chunk_mask(self, number: int, reach: Reach) -> Tensor | None:
         """[length, end] of one prompt chunk, to be added to the scores; None for the plain triangle."""
@@ -111,14 +100,50 @@ class StepLayout:
         hidden = reach.hides(queries, keys)
         for start, end in chunk.pictures:
             hidden &= ~((queries >= start) & (queries < end) & (keys >= start) & (keys < end))
-        return self._additive(hidden)
-
-    def _additive(self, hidden: Tensor) -> Tensor:
-        mask = torch.zeros(hidden.shape, dtype=self._cache.dtype).masked_fill(hidden, float("-inf"))
-        return mask.to(self._cache.device)
+        return _additive(hidden, self._cache)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.int64).to(self._cache.device)
+
+
+class _DecodeGroup:
+    """Decoding sequences of about one length, whose tokens attend as one batch, padded to the longest."""
+
+    def __init__(self, members: Sequence[int], decodes: Sequence[Chunk], cache: "PagedKVCache") -> None:
+        """`members`: which of the decodes."""
+        self.size = len(members)
+        self.rows = None if self.size == len(decodes) else torch.tensor(members).to(cache.device)
+        """Which of the step's tokens; None for all that decode."""
+        chunks = [decodes[index] for index in members]
+        self._contexts = torch.tensor([[chunk.context] for chunk in chunks])
+        self._width = max(blocks_for(chunk.end) for chunk in chunks)
+        table: list[int] = []
+        for chunk in chunks:
+            blocks = chunk.blocks[: self._width]
+            table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
+        self.blocks = torch.tensor(table).to(cache.device)
+        self._cache = cache
+        self._masks: dict[Reach, Tensor] = {}
+
+    def mask(self, reach: Reach) -> Tensor:
+        """[1, members, 1, keys], to be added to the scores."""
+        if reach not in self._masks:
+            hidden = reach.hides(self._contexts, torch.arange(self._width * BLOCK_TOKENS))
+            self._masks[reach] = _additive(hidden, self._cache)[None, :, None]
+        return self._masks[reach]
+
+
+def _alike(decodes: Sequence[Chunk]) -> list[list[int]]:
+    """Groups of sequences whose lengths differ by less than a factor of two, or are all short: padding at most doubles them."""
+    groups: dict[int, list[int]] = {}
+    for index, chunk in enumerate(decodes):
+        groups.setdefault(max(blocks_for(chunk.end), _SHORT_BLOCKS).bit_length(), []).append(index)
+    return list(groups.values())
+
+
+def _additive(hidden: Tensor, cache: "PagedKVCache") -> Tensor:
+    mask = torch.zeros(hidden.shape, dtype=cache.dtype).masked_fill(hidden, float("-inf"))
+    return mask.to(cache.device)
 
 
 def _slot(blocks: Sequence[int], position: int) -> int:
@@ -128,10 +153,13 @@ def _slot(blocks: Sequence[int], position: int) -> int:
 class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """The pools of all layers. A forward pass goes with the StepLayout that `step` has made for it."""
 
-    def __init__(self, model: PreTrainedModel, num_blocks: int) -> None:
-        """Allocates the pools and makes `model` attend through them. `num_blocks` counts the null block as well."""
+    def __init__(self, model: PreTrainedModel, shapes: Sequence[TokenShapes], num_blocks: int) -> None:
+        """Allocates the pools and makes `model` attend through them.
+
+        shapes: of each layer, see `token_shapes`. num_blocks counts the null block as well.
+        """
         slots = num_blocks * BLOCK_TOKENS
-        super().__init__(layers=[_Layer(self, *_pools(layer, slots, model)) for layer in _token_shapes(model)])
+        super().__init__(layers=[_Layer(self, *_pools(layer, slots, model)) for layer in shapes])
         self.device, self.dtype = model.device, model.dtype
         self.reaches = _reaches(model.config.get_text_config())
         self.slots = torch.empty(0, dtype=torch.int64)
@@ -139,10 +167,9 @@ class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         model.set_attn_implementation(ATTENTION if config.get_text_config() is config else {"text_config": ATTENTION})
 
     @staticmethod
-    def bytes_per_block(model: PreTrainedModel) -> int:
+    def bytes_per_block(shapes: Sequence[TokenShapes], dtype: torch.dtype) -> int:
         """What one block takes in all layers together."""
-        numbers = sum(heads * size for layer in _token_shapes(model) for heads, size in layer)
-        return int(numbers * BLOCK_TOKENS * model.dtype.itemsize)
+        return sum(heads * size for layer in shapes for heads, size in layer) * BLOCK_TOKENS * dtype.itemsize
 
     def step(self, chunks: Sequence[Chunk]) -> StepLayout:
         """The layout of the next forward pass, to be given to the model as `layout`."""
@@ -177,14 +204,13 @@ def attend(
     """
     reach = layout.reach(module.layer_idx)  # type: ignore[arg-type]
     sdpa = functools.partial(_sdpa, scaling=scaling, softcap=softcap, sinks=s_aux)
+    count = layout.num_decodes
     parts = []
-    if count := layout.num_decodes:
+    if count:
         # A KV head's queries are one more axis of rows: no key or value is repeated for them.
-        heads, size = key.shape[0], query.shape[3]
-        rows = query[0, :, :count].transpose(0, 1).reshape(count, heads, -1, size).transpose(0, 1)
-        keys, values = (_gather(pool, layout.decode_blocks).view(heads, count, -1, pool.shape[2]) for pool in (key, value))
-        out = sdpa(rows, keys, values, layout.decode_mask(reach), group=True)
-        parts.append(out.transpose(0, 1).flatten(1, 2))
+        decodes = query[0, :, :count].transpose(0, 1)
+        outs = [_attend_group(decodes, (key, value), group, group.mask(reach), sdpa) for group in layout.groups]
+        parts.append(outs[0] if len(outs) == 1 else _in_order(outs, layout.groups))
     at = count
     for number, (chunk, blocks) in enumerate(zip(layout.chunks, layout.chunk_blocks, strict=True)):
         keys, values = (_gather(pool, blocks)[None, :, : chunk.end] for pool in (key, value))
@@ -192,6 +218,24 @@ def attend(
         parts.append(sdpa(rows, keys, values, layout.chunk_mask(number, reach))[0].transpose(0, 1))
         at += chunk.length
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0), None
+
+
+def _attend_group(
+    decodes: Tensor, pools: tuple[Tensor, Tensor], group: _DecodeGroup, mask: Tensor, sdpa: Callable[..., Tensor]
+) -> Tensor:
+    """[members, heads, size] of the group's tokens among decodes [tokens, heads, size]."""
+    queries = decodes if group.rows is None else decodes.index_select(0, group.rows)
+    heads = pools[0].shape[0]
+    rows = queries.reshape(group.size, heads, -1, queries.shape[2]).transpose(0, 1)
+    keys, values = (_gather(pool, group.blocks).view(heads, group.size, -1, pool.shape[2]) for pool in pools)
+    return sdpa(rows, keys, values, mask, group=True).transpose(0, 1).flatten(1, 2)
+
+
+def _in_order(outs: Sequence[Tensor], groups: Sequence[_DecodeGroup]) -> Tensor:
+    """The groups' outputs in the order of the step: [tokens, heads, size]."""
+    joined = torch.cat(list(outs))
+    rows = torch.cat([group.rows for group in groups if group.rows is not None])
+    return torch.empty_like(joined).index_copy_(0, rows, joined)
 
 
 ATTENTION = "triton_renderer_paged"
@@ -277,8 +321,8 @@ def _sdpa(
 
 
 @torch.inference_mode()
-def _token_shapes(model: PreTrainedModel) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """For each layer (heads, size) of a token's keys and of its values: from one forward pass, so for any family."""
+def token_shapes(model: PreTrainedModel) -> list[TokenShapes]:
+    """Of each layer: from a forward pass of one token, so for any family, and before the model attends to a PagedKVCache."""
     cache = DynamicCache()
     model(input_ids=torch.zeros(1, 1, dtype=torch.int64, device=model.device), past_key_values=cache, use_cache=True)
     return [
@@ -286,7 +330,7 @@ def _token_shapes(model: PreTrainedModel) -> list[tuple[tuple[int, int], tuple[i
     ]
 
 
-def _pools(shapes: tuple[tuple[int, int], tuple[int, int]], slots: int, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
+def _pools(shapes: TokenShapes, slots: int, model: PreTrainedModel) -> tuple[Tensor, Tensor]:
     # Zeros, not uninitialised memory: a hidden slot still meets the softmax's weight of zero, and 0 · NaN is NaN.
     keys, values = (torch.zeros(heads, slots, size, dtype=model.dtype, device=model.device) for heads, size in shapes)
     return keys, values

@@ -6,7 +6,6 @@ The forward pass is transformers' own for every model; `mm_encoder_outputs` take
 import inspect
 import logging
 import math
-import os
 from collections.abc import Sequence as Ordered
 from typing import Any
 
@@ -16,21 +15,17 @@ import torch
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
-from triton_renderer import checkpoint
+from triton_renderer import checkpoint, threads
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache
-from triton_renderer.prefill_decode.packed_linear import pack_linears
+from triton_renderer.packed_linear import pack_linears
+from triton_renderer.prefill_decode.fused_layers import fuse_layers
+from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, token_shapes
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem, FeatureForm
 from triton_renderer.settings import Settings
 
 log = logging.getLogger(__name__)
-
-SMALL_MODEL_BYTES = 64 * 2**20
-"""Weights of a model that decodes with one thread. Two would wait for each other at the end of each of some hundred operations
-of a step, 3 ms in all; and one reads so few weights in 6 ms (measured, with 10 GB/s). It also leaves a core to the other stages.
-OMP_NUM_THREADS, where it is set, is what counts."""
 
 TYPES = {"image": 1, "video": 2}
 """By modality, the type of a token that takes a row, as transformers numbers them; 0 is text."""
@@ -46,11 +41,9 @@ class ModelRunner:
         """The cache is to be allocated before the first step, by `allocate_cache`."""
         self.model = model
         self.weight_bytes = checkpoint.parameter_bytes(model)
-        if packed := pack_linears(model):
-            log.info("%d linear layers are packed for the CPU", packed)
-        if model.device.type == "cpu" and self.weight_bytes < SMALL_MODEL_BYTES and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(1)
-        log.info("computing with %d threads", torch.get_num_threads())
+        self._token_shapes = token_shapes(model)
+        fused, packed = fuse_layers(model), pack_linears(model)
+        log.info("%d decoder layers are fused, %d other linear layers packed for the CPU", fused, packed)
         self.config = model.config
         self.device = model.device
         self.dtype = model.dtype
@@ -69,6 +62,7 @@ class ModelRunner:
     @classmethod
     def load(cls, settings: Settings) -> "ModelRunner":
         """Loads the language model's weights. Raises CheckpointError."""
+        threads.leave_to_another()
         model = checkpoint.load_part(settings, "language")
         layers = set(getattr(model.config.get_text_config(), "layer_types", None) or [])
         if unsupported := layers - _SUPPORTED_LAYERS:
@@ -76,6 +70,10 @@ class ModelRunner:
                 f"MODEL={settings.model}: layers of type {sorted(unsupported)[0]} are not supported"
             )
         return cls(model)
+
+    def take_thread(self) -> None:
+        """Called once, by the thread that will run the steps."""
+        log.info("computing with %d threads", threads.take(self.weight_bytes, self.device))
 
     @property
     def pictures_are_whole(self) -> bool:
@@ -85,11 +83,11 @@ class ModelRunner:
     @property
     def bytes_per_block(self) -> int:
         """What a block of the KV cache takes."""
-        return PagedKVCache.bytes_per_block(self.model)
+        return PagedKVCache.bytes_per_block(self._token_shapes, self.dtype)
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Makes the KV cache; `num_blocks` counts the null block as well."""
-        self.cache = PagedKVCache(self.model, num_blocks)
+        self.cache = PagedKVCache(self.model, self._token_shapes, num_blocks)
 
     def erase(self, blocks: Ordered[int]) -> None:
         """See `PagedKVCache.erase`."""

@@ -174,7 +174,7 @@ def test_the_plain_command_holds_what_was_set_and_no_key(
     assert "--http-port=8100" in command
     assert "'/opt/my triton/bin/tritonserver'" in command
     assert "LD_LIBRARY_PATH=" in command
-    assert 'OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-PASSIVE}"' in command
+    assert 'GOMP_SPINCOUNT="${GOMP_SPINCOUNT:-100000}"' in command
     assert "secret" not in command
     assert "DTYPE" not in command
 

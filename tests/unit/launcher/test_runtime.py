@@ -45,14 +45,14 @@ def test_the_address_of_the_shim_does_not_put_triton_on_the_network() -> None:
     assert not any("0.0.0.0" in flag for flag in flags)
 
 
-@pytest.mark.parametrize(("users", "policy"), [(None, "PASSIVE"), ("", "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_the_stages_threads_do_not_spin_unless_the_user_says_so(
-    users: str | None, policy: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("users", "count"), [(None, "100000"), ("", "100000"), ("0", "0")])
+def test_the_stages_threads_spin_as_long_as_the_user_says(
+    users: str | None, count: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     if users is not None:
-        monkeypatch.setenv("OMP_WAIT_POLICY", users)
-    assert RUNTIME.environment()["OMP_WAIT_POLICY"] == policy
+        monkeypatch.setenv("GOMP_SPINCOUNT", users)
+    assert RUNTIME.environment()["GOMP_SPINCOUNT"] == count
 
 
 @pytest.mark.parametrize("gpu", [True, False])

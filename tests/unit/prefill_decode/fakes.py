@@ -69,6 +69,9 @@ class CountingRunner:
         self._slots |= dict(zip(places[work.start :], tokens[work.start :], strict=True))
         assert [self._slots.get(place) for place in places] == tokens, "the cache does not hold the sequence"
 
+    def take_thread(self) -> None:
+        """Nothing here computes with more than one."""
+
     def erase(self, blocks: Sequence[int]) -> None:
         self.erased += blocks
 

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from tests.unit.prefill_decode.fakes import NotingSink
-from triton_renderer import checkpoint
 from triton_renderer.checkpoint import load_config
 from triton_renderer.errors import InvalidRequest, StageUnavailable
 from triton_renderer.prefill_decode import PrefillDecode
-from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.prefill_decode.sequence import MultimodalInputs
 from triton_renderer.prefill_decode.shaping import tokens_of_bad_words
 from triton_renderer.protocol.base import parse
@@ -196,21 +194,6 @@ def test_stopped_engine_is_not_healthy() -> None:
     stage.close()
     with pytest.raises(StageUnavailable):
         stage.check_health()
-
-
-def test_small_model_computes_with_one_thread_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = checkpoint.load_part(load_settings(), "language")
-    before = torch.get_num_threads()
-    try:
-        for variable, expected in (("4", 4), (None, 1)):
-            torch.set_num_threads(4)
-            monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-            if variable:
-                monkeypatch.setenv("OMP_NUM_THREADS", variable)
-            ModelRunner(model)
-            assert torch.get_num_threads() == expected
-    finally:
-        torch.set_num_threads(before)
 
 
 # Videos

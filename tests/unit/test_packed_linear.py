@@ -2,17 +2,27 @@ import pytest
 import torch
 from torch import nn
 
-from triton_renderer.prefill_decode.packed_linear import PackedLinear, pack_linears
+from triton_renderer.packed_linear import PackedLinear, TransposedLinear, pack_linears
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 32, 300])
 @pytest.mark.parametrize("bias", [True, False])
-def test_packed_layer_computes_what_the_layer_does(tokens: int, bias: bool) -> None:
+@pytest.mark.parametrize("form", [PackedLinear, TransposedLinear])
+def test_either_form_computes_what_the_layer_does(
+    form: type[PackedLinear] | type[TransposedLinear], tokens: int, bias: bool
+) -> None:
     torch.manual_seed(0)
     linear = nn.Linear(48, 80, bias=bias)
-    x = torch.randn(1, tokens, 48)
+    x, residual = torch.randn(1, tokens, 48), torch.randn(1, tokens, 80)
     with torch.inference_mode():
-        assert torch.allclose(PackedLinear(linear)(x), linear(x), atol=1e-5)
+        expected, packed = linear(x), form(linear)
+        assert torch.allclose(packed(x), expected, atol=1e-5)
+        assert torch.allclose(packed(x, residual), expected + residual, atol=1e-5)
+
+
+def test_small_layers_are_transposed_and_large_ones_packed() -> None:
+    assert type(PackedLinear.of(nn.Linear(64, 64))) is TransposedLinear
+    assert type(PackedLinear.of(nn.Linear(1024, 1024))) is PackedLinear
 
 
 def test_every_linear_layer_of_a_model_is_replaced_and_nothing_else() -> None:
@@ -22,7 +32,7 @@ def test_every_linear_layer_of_a_model_is_replaced_and_nothing_else() -> None:
         expected = model[1](model[0](x))
         assert pack_linears(model) == 2
         assert [type(module).__name__ for module in model.modules()] == [
-            "Sequential", "PackedLinear", "Sequential", "LayerNorm", "PackedLinear", "Embedding",
+            "Sequential", "TransposedLinear", "Sequential", "LayerNorm", "TransposedLinear", "Embedding",
         ]  # fmt: skip
         assert torch.allclose(model[1](model[0](x)), expected, atol=1e-5)
 
