@@ -34,12 +34,12 @@ MAX_REMEMBERED_ABORTS = 10_000
 CANCEL_POLL_S = 0.05
 """How often open requests are asked whether their client is gone: each answer is a round trip to Triton's process."""
 
-CHUNKS_PER_CORE_S = 300
+CHUNKS_PER_CORE_S = 100
 MAX_CHUNKS_PER_S = min(2000, CHUNKS_PER_CORE_S * (os.cpu_count() or 1))
-"""Chunks that are sent a second. On its way through the models behind this one, Triton, the shim and HTTP one takes 0.7 ms of
-processor time (measured): a fifth of the cores, and on many cores what one derender stage carries with room to spare. Where the
-engine makes more tokens than that, a stream's next chunk waits and takes the tokens in between along; the first one and the last
-one never wait."""
+"""Chunks that are sent a second. On its way through the models behind this one, Triton, the shim and HTTP one takes 0.8 ms of
+processor time (measured); where the engine computes on the same cores it loses twice that, since a step waits for its slowest
+thread. On many cores the limit is what one derender stage carries, with room to spare. Where the engine makes more tokens than
+that, a stream's next chunk waits and takes the tokens in between along; the first one and the last one never wait."""
 
 INTERNAL_ERROR = "the engine failed on this request; the server's log has the reason"
 
