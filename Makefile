@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install perf-tools serve test test-unit test-long fuzz bench-render bench-serve lint format train evaluate clean
+.PHONY: help install perf-tools serve test test-unit test-long fuzz bench bench-render bench-serve lint format train evaluate clean
 
 help: ## what there is (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ bench-serve: install ## streamed chats beside vLLM: make bench-serve REFERENCE_V
 	@test -n "$(REFERENCE_VENV)" -a -n "$(MODEL)" || { echo "error: give REFERENCE_VENV=folder of an environment with vllm, \
 		and MODEL=folder" >&2; exit 1; }
 	$(BIN)/python -m client.perf.serve --reference-venv "$(REFERENCE_VENV)" --model "$(MODEL)" $(ARGS)
+
+bench: install ## what Triton and the shim cost, beside the engine in process and transformers: make bench MODEL=smollm2
+	$(BIN)/python -m client.perf.layers $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy
 	$(BIN)/ruff check .

@@ -66,6 +66,12 @@ def about_picture(rng: random.Random) -> Body:
     return asked({"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": f"Describe: {text(rng, 5)}."})
 
 
+def streamed(model: str, tokens: int) -> Body:
+    """The fields of a chat that streams so many tokens and then says how many they were."""
+    fields = {"model": model, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+    return fields | {"stream": True, "stream_options": {"include_usage": True}}
+
+
 def stream(port: int, body: bytes, figures: Figures, lock: threading.Lock) -> None:
     """Reads one answer to its end. Raises RuntimeError where it is not one of TOKENS tokens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
@@ -101,8 +107,7 @@ def stream(port: int, body: bytes, figures: Figures, lock: threading.Lock) -> No
 def measure(port: int, bodies: list[Body], clients: int, model: str) -> Figures:
     """All requests, spread over that many clients."""
     figures, lock = Figures(), threading.Lock()
-    common = {"model": model, "max_tokens": TOKENS, "ignore_eos": True, "temperature": 0, "stream": True}
-    waiting = iter([json.dumps(common | {"stream_options": {"include_usage": True}} | body).encode() for body in bodies])
+    waiting = iter([json.dumps(streamed(model, TOKENS) | body).encode() for body in bodies])
 
     def run() -> None:
         while True:
