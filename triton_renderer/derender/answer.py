@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-import orjson
-
 from triton_renderer.derender.choice import Choice, Piece, Prompt, in_order
-from triton_renderer.derender.documents import ChatDocuments, CompletionDocuments, Documents, Extras, JsonObject, Usage
+from triton_renderer.derender.documents import ChatDocuments, CompletionDocuments, Documents, Extras, JsonObject, Usage, dumped
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.reading import Reading
 from triton_renderer.errors import RendererError
@@ -34,7 +32,7 @@ class Answer:
 
     def push(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[bytes]:
         """`documents` as JSON."""
-        return [orjson.dumps(document) for document in self.documents(token_ids, chunk)]
+        return [dumped(document) for document in self.documents(token_ids, chunk)]
 
     def documents(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[JsonObject]:
         """The documents that are ready: the newest of a stream, or the whole answer with its last chunk.

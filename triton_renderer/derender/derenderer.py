@@ -4,9 +4,9 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import orjson
 
 from triton_renderer.derender import one_shot
+from triton_renderer.derender.documents import dumped
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.open_requests import OpenAnswer, OpenRequests
 from triton_renderer.derender.streaming import StreamDerenderer
@@ -70,25 +70,25 @@ class Derenderer:
         """
         if _streams(body):
             return self._streams.chat(body)
-        return orjson.dumps(one_shot.derender_chat(parse(DerenderChatRequest, body), self._model))
+        return dumped(one_shot.derender_chat(parse(DerenderChatRequest, body), self._model))
 
     def derender_completion(self, body: Any) -> bytes:
         """The same for POST /v1/completions/derender."""
         if _streams(body):
             return self._streams.completion(body)
-        return orjson.dumps(one_shot.derender_completion(parse(DerenderCompletionRequest, body), self._model))
+        return dumped(one_shot.derender_completion(parse(DerenderCompletionRequest, body), self._model))
 
     def derender_responses(self, body: Any) -> bytes:
         """The answer of POST /v1/responses/derender to `body`: a Response, or with `stream` some events and their state."""
         if _streams(body):
             return self._streams.responses(body)
-        return orjson.dumps(one_shot.derender_responses(parse(DerenderResponsesRequest, body), self._model))
+        return dumped(one_shot.derender_responses(parse(DerenderResponsesRequest, body), self._model))
 
     def derender_messages(self, body: Any) -> bytes:
         """The same for POST /v1/messages/derender: a message."""
         if _streams(body):
             return self._streams.messages(body)
-        return orjson.dumps(one_shot.derender_messages(parse(DerenderMessagesRequest, body), self._model))
+        return dumped(one_shot.derender_messages(parse(DerenderMessagesRequest, body), self._model))
 
     def _open(self, chunk: GeneratedChunk) -> OpenAnswer:
         if chunk.derender is None:

@@ -8,12 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import orjson
+
 from triton_renderer.derender.choice import Piece
 from triton_renderer.derender.parsers.events import Content, Event, Reasoning, ToolCallArguments, ToolCallStart
+from triton_renderer.errors import BadBody
 from triton_renderer.protocol.openai import ChatLogprobs, CompletionLogprobs
 from triton_renderer.protocol.stages import DerenderContext
 
 JsonObject = dict[str, Any]
+
+
+def dumped(document: JsonObject) -> bytes:
+    """`document` as JSON. Raises BadBody where a part that the client sent, and that is handed on, nests too deeply for it."""
+    try:
+        return orjson.dumps(document)
+    except orjson.JSONEncodeError as error:
+        if "Recursion" not in str(error):
+            raise
+        raise BadBody("the body is nested too deeply") from error
 
 
 @dataclass

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-import orjson
 from pydantic import ConfigDict, TypeAdapter
 
 from triton_renderer.derender.checks import check_choice, check_mode, check_prompt, finish_reason_of, logprobs_of
 from triton_renderer.derender.choice import Choice, ChoiceState, Piece, Prompt
-from triton_renderer.derender.documents import JsonObject, Usage
+from triton_renderer.derender.documents import JsonObject, Usage, dumped
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.one_shot import cached_tokens, require_chat_request
 from triton_renderer.derender.reading import Reading, Readings
@@ -119,7 +118,7 @@ class StreamDerenderer:
         choices = [self._document(part, piece, reading, step.is_first) for part, piece in step.parts]
         chunk = chat_chunk(head, choices, usage) if kind == "chat" else completion_chunk(head, choices, usage)
         new = StreamState(kind, step.created, step.index, step.choice.state())
-        return orjson.dumps({"chunk": chunk, "stream_state": new})
+        return dumped({"chunk": chunk, "stream_state": new})
 
     def _translate(self, body: JsonObject, reading: Reading, kind: Kind) -> bytes:
         call = _call(body)
@@ -145,7 +144,7 @@ class StreamDerenderer:
         head = self._head(call, step)
         events = [event for choice in choices for event in translation.push(chat_chunk(head, [choice], usage))]
         new = TranslatedState(kind, step.created, step.index, step.choice.state(), prompt_tokens, translation.state())
-        return orjson.dumps({"events": events, "stream_state": new})
+        return dumped({"events": events, "stream_state": new})
 
     def _head(self, call: StreamCall, step: Step) -> JsonObject:
         return {"id": call.generate_chunk.request_id, "created": step.created, "model": call.model or self._model.name}

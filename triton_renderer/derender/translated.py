@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 
-import orjson
-
 from triton_renderer.derender.answer import Answer
-from triton_renderer.derender.documents import JsonObject
+from triton_renderer.derender.documents import JsonObject, dumped
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.protocol.dialects import translator
 from triton_renderer.protocol.forms import AnswerForm
@@ -26,7 +24,7 @@ class TranslatedAnswer:
 
     def push(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[bytes]:
         """`documents` as JSON."""
-        return [orjson.dumps(document) for document in self.documents(token_ids, chunk)]
+        return [dumped(document) for document in self.documents(token_ids, chunk)]
 
     def documents(self, token_ids: Sequence[int], chunk: GeneratedChunk) -> list[JsonObject]:
         """The events that are ready, or the whole answer with its last chunk. Raises RendererError as `Answer` does."""

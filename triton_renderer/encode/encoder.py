@@ -22,7 +22,7 @@ from transformers.video_processing_utils import BaseVideoProcessor
 
 from triton_renderer import checkpoint, tensors, threads
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
-from triton_renderer.encode.items import OF_VIDEOS, PixelFormat, check_pixels, parse_item, tower_inputs
+from triton_renderer.encode.items import OF_VIDEOS, PixelFormat, check_metadata, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.packed_linear import pack_linears
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureForm, FeatureItem, RequestContext
@@ -258,6 +258,8 @@ def _metadata(item: Item) -> dict[str, list[int]]:
 
 
 def _check_metadata(item: Item, output: EncoderOutput, where: str) -> None:
+    """Raises InvalidRequest where the sender's metadata says something else than what the tower was run with."""
+    check_metadata(item, where)
     sent = _metadata(item)
     for name, value in output.metadata.items():
         if sent.get(name, value) != value:

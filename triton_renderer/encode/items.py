@@ -102,9 +102,7 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> int | Non
         raise InvalidRequest(f"{where}: {name_of_pixels} is empty", where)
     if values.dtype.name != "uint8" and not bool(np.isfinite(values.astype(np.float32)).all()):
         raise InvalidRequest(f"{where}: {name_of_pixels} holds values that are not finite", where)
-    for name, field in item.items():
-        if name != name_of_pixels and not _is_small(field.data) and not (name == TIMESTAMPS and _are_seconds(field.data)):
-            raise InvalidRequest(f"{where}: {name} must be an integer tensor of at most {MAX_METADATA} numbers", where)
+    check_metadata({name: field for name, field in item.items() if name != name_of_pixels}, where)
     if pixel_format.patch is None:
         return None
     grid = check_grid(item, pixel_format, where)
@@ -115,6 +113,13 @@ def check_pixels(item: Item, pixel_format: PixelFormat, where: str) -> int | Non
             where,
         )
     return math.prod(grid) // pixel_format.merge_size**2
+
+
+def check_metadata(item: Item, where: str) -> None:
+    """Raises InvalidRequest unless every field is a small tensor of integers, as grids and sizes are, or a video's timestamps."""
+    for name, field in item.items():
+        if not _is_small(field.data) and not (name == TIMESTAMPS and _are_seconds(field.data)):
+            raise InvalidRequest(f"{where}: {name} must be an integer tensor of at most {MAX_METADATA} numbers", where)
 
 
 def _is_small(data: object) -> bool:

@@ -3,11 +3,25 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Protocol
 
+import orjson
 from pydantic import Field
 
 from triton_renderer.protocol.base import Wire
 
 JsonObject = dict[str, Any]
+
+
+def read_json(text: str) -> Any:
+    """JSON that a model wrote and that an answer can hold as a value. Raises ValueError for any other text.
+
+    Halves of surrogate pairs and what nests hundreds of levels deep cannot be handed on, only as text.
+    """
+    value = orjson.loads(text)
+    try:
+        orjson.dumps([[[[[[[[value]]]]]]]])  # an answer has it some levels down
+    except orjson.JSONEncodeError as error:
+        raise ValueError("nested too deeply") from error
+    return value
 
 
 class ResponsesForm(Wire):

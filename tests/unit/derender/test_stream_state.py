@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 from tests.unit.derender.answers import model, tokens
 from tests.unit.derender.parsing import OUTPUTS
 from tests.unit.derender.streams import CHAT, PROMPT, TOOLS, Stream, call
+from tests.unit.hostile import changed, places
+from triton_renderer.derender.derenderer import Derenderer
+from triton_renderer.derender.open_requests import OpenRequests
 from triton_renderer.derender.parsers import reasoning_parser, tool_parser
 from triton_renderer.derender.streaming import StreamDerenderer
 from triton_renderer.errors import InvalidRequest, NotFound
@@ -41,24 +44,6 @@ def state_behind(text: str) -> str:
     stream = Stream(asked=ASKED)
     stream.push(tokens(text))
     return json.dumps(stream.state)
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The paths of all values inside `value`, and of itself."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [path, *(place for name, child in inside for place in places(child, (*path, name)))]
-
-
-def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """A copy of `value` with another one at `path`."""
-    if not path:
-        return new
-    copy = json.loads(json.dumps(value))
-    inside = copy
-    for name in path[:-1]:
-        inside = inside[name]
-    inside[path[-1]] = new
-    return copy
 
 
 JSON = st.recursive(
@@ -264,6 +249,22 @@ def test_a_request_that_is_nested_too_deeply_for_json_is_refused():
     with pytest.raises(InvalidRequest) as caught:
         derenderer().chat(call([1]) | {"chat_request": CHAT | {"chat_template_kwargs": {"a": nested}}})
     assert caught.value.param == "chat_request"
+
+
+def test_what_is_handed_on_may_not_nest_too_deeply_for_json():
+    nested: Any = []
+    for _ in range(300):
+        nested = [nested]
+    stream = Stream()
+    answer = {"request_id": "r", "choices": [{"index": 0, "token_ids": [1]}], "kv_transfer_params": {"a": nested}}
+    body = {"generate_response": answer, "chat_request": CHAT}
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        Derenderer(model(), OpenRequests(4, 60)).derender_chat(body)
+    first = {"stream": True, "responses_request": {"input": "x"}, "prompt_token_ids": PROMPT, "generate_chunk": answer}
+    state = json.loads(stream.derenderer.responses(first))["stream_state"]
+    state["translator"]["output"] = [{"a": nested}]
+    with pytest.raises(InvalidRequest, match="nested too deeply"):
+        stream.derenderer.responses(first | {"stream_state": state})
 
 
 def test_requests_are_read_once_and_forgotten_in_time(monkeypatch):

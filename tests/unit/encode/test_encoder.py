@@ -18,6 +18,7 @@ from triton_renderer.wire import Field, Item, encode_item, metadata_of
 
 VISION = load_config(load_settings()).vision_config
 MERGE = VISION.spatial_merge_size
+GRID = np.array([1, 4, 6])
 WIDTH = VISION.in_channels * VISION.temporal_patch_size * VISION.patch_size**2
 
 
@@ -194,6 +195,16 @@ def test_metadata_that_contradicts_the_rows_is_refused(encoder: Encoder) -> None
     params = encode(encoder, [("a", item, None, 6)]).encoded.ec_transfer_params
     with pytest.raises(InvalidRequest, match="image_grid_thw"):
         encode(encoder, [("a", None, metadata_of(picture(3, 6, 4)), 6)], ec=params)
+
+
+@pytest.mark.parametrize(
+    "data", [np.array([1.0, np.nan, 6.0]), np.array([1, np.inf, 6], np.float32), np.zeros(10_000, np.int64), 5, [GRID], None]
+)
+def test_metadata_that_are_no_small_integers_are_refused(encoder: Encoder, data: Any) -> None:
+    item = picture(3)
+    params = encode(encoder, [("a", item, None, 6)]).encoded.ec_transfer_params
+    with pytest.raises(InvalidRequest, match=r"features\.image\.0: image_grid_thw must be an integer tensor"):
+        encode(encoder, [("a", None, {"image_grid_thw": Field(data)}, 6)], ec=params)
 
 
 def test_parameters_for_an_unknown_item_name_it(encoder: Encoder) -> None:

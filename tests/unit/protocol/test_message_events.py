@@ -3,6 +3,7 @@
 import json
 from typing import Any, get_args
 
+import orjson
 import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from hypothesis import given, settings
@@ -125,6 +126,17 @@ def test_why_it_ended(runs: list[Run], finish: str, stop_reason: Any, told: tupl
 def test_input_is_always_an_object(arguments: str, given_to_the_tool: JsonObject) -> None:
     (block,) = whole([Run("call", arguments)])["content"]
     assert block["input"] == given_to_the_tool
+
+
+@pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": NaN}', '{"a": ' + "[" * 300 + "]" * 300 + "}", "[" * 100_000])
+def test_input_that_no_answer_can_hold_is_given_as_text(arguments: str) -> None:
+    (block,) = whole([Run("call", arguments)])["content"]
+    assert block["input"] == {"arguments": arguments}
+
+
+def test_a_number_that_json_readers_round_is_rounded() -> None:
+    (block,) = whole([Run("call", '{"a": 1000000000000000000000000000000}')])["content"]
+    assert orjson.loads(orjson.dumps(block["input"])) == {"a": 1e30}
 
 
 def test_head_and_usage() -> None:

@@ -167,7 +167,15 @@ def test_an_answer_that_nobody_ends_can_be_finished() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "given_to_the_tool"),
-    [('{"input": "ls\\n"}', "ls\n"), ("ls -l", "ls -l"), ('{"other": 1}', '{"other": 1}'), ("[1]", "[1]"), ('{"inp', '{"inp')],
+    [
+        ('{"input": "ls\\n"}', "ls\n"),
+        ("ls -l", "ls -l"),
+        ('{"other": 1}', '{"other": 1}'),
+        ("[1]", "[1]"),
+        ('{"inp', '{"inp'),
+        ('{"input": "\\ud800"}', '{"input": "\\ud800"}'),
+        ("[" * 100_000, "[" * 100_000),
+    ],
 )
 def test_a_custom_tool_gets_its_text_or_what_the_model_wrote(arguments: str, given_to_the_tool: str) -> None:
     stream = events(new(), chunks([Run("call", arguments, "run")]))

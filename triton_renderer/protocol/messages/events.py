@@ -5,15 +5,14 @@ for each block   content_block_start, content_block_delta …, content_block_sto
 message_delta, message_stop
 """
 
-import json
 import secrets
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from blake3 import blake3
 
 from triton_renderer.protocol.base import Wire, parse
-from triton_renderer.protocol.forms import JsonObject
+from triton_renderer.protocol.forms import JsonObject, read_json
 from triton_renderer.text.states import Count, Flag, Seed
 
 _UNREADABLE = "arguments"
@@ -212,7 +211,7 @@ def _filled(block: JsonObject, text: str) -> JsonObject:
 def _input(arguments: str) -> JsonObject:
     """What a call was given, which must be an object, whatever the model wrote."""
     try:
-        parsed: Any = json.loads(arguments or "{}")
+        parsed = read_json(arguments or "{}")
     except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {_UNREADABLE: arguments}

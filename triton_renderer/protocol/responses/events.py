@@ -15,7 +15,6 @@
 The events that close something repeat it, and the last one repeats the whole output: so the state holds the output so far.
 """
 
-import json
 import secrets
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -23,7 +22,7 @@ from typing import Any, Literal
 from blake3 import blake3
 
 from triton_renderer.protocol.base import Wire, parse
-from triton_renderer.protocol.forms import JsonObject, ResponsesForm
+from triton_renderer.protocol.forms import JsonObject, ResponsesForm, read_json
 from triton_renderer.protocol.responses.to_chat import CUSTOM_INPUT
 from triton_renderer.text.states import Count, Seed, Text
 
@@ -242,7 +241,7 @@ def _document(item: _Item, status: str) -> JsonObject:
 def _custom_input(arguments: str) -> str:
     """The text for a custom tool; what the model wrote, where that is no call with such an argument."""
     try:
-        parsed = json.loads(arguments)
+        parsed = read_json(arguments)
     except ValueError:
         return arguments
     text = parsed.get(CUSTOM_INPUT) if isinstance(parsed, dict) else None
