@@ -23,10 +23,21 @@ from triton_renderer.protocol.openai import ChatCompletionRequest
         ({"type": 1, "enum": 2, "anyOf": 3}, ["string"]),
         ({"type": [1, "boolean"]}, ["boolean"]),
         ({"type": "date"}, ["date"]),
+        ({"const": 3}, ["integer"]),
+        ({"const": "a"}, ["string"]),
+        ({"$ref": "#/$defs/level"}, ["integer"]),
+        ({"anyOf": [{"$ref": "#/$defs/a~1b"}, {"type": "null"}]}, ["boolean", "null"]),
+        ({"$ref": "#/$defs/again"}, ["string"]),
+        ({"$ref": "#/$defs/missing/x"}, ["string"]),
+        ({"$ref": "http://example.com/schema"}, ["string"]),
+        ({"$ref": 5}, ["string"]),
     ],
 )
-def test_types_come_from_type_enum_and_alternatives(schema: Any, types: list[str]) -> None:
-    assert types_of(schema) == types
+def test_types_come_from_type_enum_alternatives_and_definitions(schema: Any, types: list[str]) -> None:
+    definitions = {"level": {"enum": [1, 2]}, "a/b": {"type": "boolean"}, "again": {"$ref": "#/$defs/again"}}
+    root = {"$defs": definitions, "properties": {"x": schema}}
+    assert types_of(schema, root) == types
+    assert parameter_types(root) == {"x": types}
 
 
 def test_a_schema_without_an_end_is_looked_into_only_so_deep() -> None:

@@ -17,23 +17,36 @@ _MAX_DEPTH = 8
 def parameter_types(schema: dict[str, Any] | None) -> dict[str, list[str]]:
     """The names of the JSON types that each parameter of a tool may have; sorted, ["string"] where nothing is said."""
     properties = (schema or {}).get("properties")
-    return {name: types_of(value) for name, value in properties.items()} if isinstance(properties, dict) else {}
+    return {name: types_of(value, schema) for name, value in properties.items()} if isinstance(properties, dict) else {}
 
 
-def types_of(schema: Any) -> list[str]:
-    """The types of one value by its `type`, the values of its `enum`, and its alternatives."""
-    return sorted(_types(schema, _MAX_DEPTH)) or ["string"]
+def types_of(schema: Any, root: Any = None) -> list[str]:
+    """The types of one value by its `type`, the values of its `enum` or `const`, its alternatives, and what it refers to in
+    `root`."""
+    return sorted(_types(schema, root, _MAX_DEPTH)) or ["string"]
 
 
-def _types(schema: Any, depth: int) -> set[str]:
+def _types(schema: Any, root: Any, depth: int) -> set[str]:
     if not isinstance(schema, dict) or not depth:
         return {"string"}
     declared, values = schema.get("type"), schema.get("enum")
     names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else []
     types = {_ALIASES.get(name.strip().lower(), name.strip().lower()) for name in names if isinstance(name, str)}
-    types |= {_TYPE_OF[type(value)] for value in (values if isinstance(values, list) else []) if type(value) in _TYPE_OF}
+    values = [*(values if isinstance(values, list) else []), *([schema["const"]] if "const" in schema else [])]
+    types |= {_TYPE_OF[type(value)] for value in values if type(value) in _TYPE_OF}
     for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
         for alternative in alternatives if isinstance(alternatives, list) else []:
-            types |= _types(alternative, depth - 1)
+            types |= _types(alternative, root, depth - 1)
+    if not types and isinstance(schema.get("$ref"), str):
+        return _types(_referred(schema["$ref"], root), root, depth - 1)
     return types or {"string"}
+
+
+def _referred(reference: str, root: Any) -> Any:
+    """What `#/$defs/name` stands for; None for what is not there."""
+    start, *path = reference.split("/")
+    value = root if start == "#" else None
+    for name in path:
+        value = value.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(value, dict) else None
+    return value

@@ -105,6 +105,8 @@ def test_the_markers_of_llama_4_are_dropped(text, content, calls):
         ("'line\nbreak\ttab'", "line\nbreak\ttab"),
         ("'\\n\\u00e9 \\x41 \\\\'", "\n\u00e9 A \\"),
         ("r'\\d'", "\\d"),
+        ('"a\\/b \\\\/"', "a/b \\/"),
+        ('"\\ud83d\\ude42 \\u00e9"', "🙂 é"),
         ("'007'", "007"),
         ("'\\d'", "\\d"),
         ("f'{x}'", "f'{x}'"),

@@ -19,6 +19,7 @@ _VALUE_MARK = re.compile(r"""['"\[\](){},]""")
 _STRING_MARK = {quote: re.compile(rf"\\|{quote}") for quote in ("'", '"', "'''", '"""')}
 _LITERAL = re.compile(r"""'''(?:\\.|[^\\])*?'''|\"""(?:\\.|[^\\])*?\"""|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
 _ESCAPED_OR_CONTROL = re.compile(r"\\.|[\n\r\t\x00]", re.DOTALL)
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _ZEROS = re.compile(r"(?<![\w.])0+(?=[1-9]\d*(?![\w.]))")
 _MAX_KEYWORD = 1024
 _WORDS: dict[str, Any] = {"null": None, "true": True, "false": False}
@@ -233,8 +234,8 @@ class PythonicTools(CallParser):
 def converted(text: str) -> str:
     """A Python literal as JSON; what is none, as a string.
 
-    Beyond Python: the words of JSON, line breaks and other control characters within strings, numbers that begin with zeros.
-    Tuples and sets become arrays.
+    Beyond Python: the words and escapes of JSON, line breaks and other control characters within strings, numbers that begin
+    with zeros. Tuples and sets become arrays.
     """
     text = text.strip()
     try:
@@ -254,13 +255,21 @@ def _as_python(text: str) -> str:
 
 
 def _escape(found: re.Match[str]) -> str:
-    return found[0] if found[0][0] == "\\" else repr(found[0])[1:-1]
+    if found[0][0] != "\\":
+        return repr(found[0])[1:-1]
+    return "/" if found[0] == r"\/" else found[0]
+
+
+def _character(pair: re.Match[str]) -> str:
+    return pair[0].encode("utf-16", "surrogatepass").decode("utf-16")
 
 
 def _value_of(node: ast.expr) -> Any:
     """Raises ValueError for what JSON cannot say."""
     match node:
-        case ast.Constant(value=None | bool() | int() | float() | str() as value):
+        case ast.Constant(value=str() as value):
+            return _SURROGATE_PAIR.sub(_character, value)
+        case ast.Constant(value=None | bool() | int() | float() as value):
             return value
         case ast.Name(id=name) if name in _WORDS:
             return _WORDS[name]
