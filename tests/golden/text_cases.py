@@ -177,6 +177,7 @@ def cases() -> Iterator[Case]:
     yield from _plain()
     yield from _llama()
     yield from _others()
+    yield from _forced_formats()
     yield from _completions()
     yield from _responses()
     yield from _messages()
@@ -475,6 +476,18 @@ def _others() -> Iterator[Case]:
     )
     yield _chat("deepseek_v3", "effort", [user("Think")], reasoning_effort="low")
     yield _chat("deepseek_v3", "spaces", [user("  two  spaces   three ▁ mark")])
+
+
+def _forced_formats() -> Iterator[Case]:
+    """Calls that are held to a format in the manner of XML, and to one with marks around all calls."""
+    for server in ("qwen3-coder", "deepseek_v3"):
+        yield _chat(server, "tools-required", [user("Forecast!")], tools=[WEATHER, BARE], tool_choice="required")
+        yield _chat(
+            server, "tools-required-single", [user("Once!")], tools=[STRICT], tool_choice="required", parallel_tool_calls=False
+        )
+        yield _chat(server, "tools-named", [user("Look it up!")], tools=[WEATHER, SEARCH], tool_choice=named("search"))
+        yield _chat(server, "tools-auto-strict", [user("Add 2 and 3")], tools=[STRICT, SEARCH], tool_choice="auto")
+        yield _chat(server, "tools-auto-single", [user("Maybe?")], tools=[SEARCH], parallel_tool_calls=False)
 
 
 def _completions() -> Iterator[Case]:

@@ -132,8 +132,10 @@ class PrefillDecode:
                 self.engine.abort(self._compiling.ended(context))
 
         where = context.constraint_param or "sampling_params.structured_outputs"
-        if self._reasoning_parser == "openai_gptoss":
-            raise InvalidRequest(f"{where}: not with REASONING_PARSER=openai_gptoss, whose answers are in channels", where)
+        if self._reasoning_parser == "openai_gptoss" and structured_outputs.get("structural_tag") is None:
+            raise InvalidRequest(
+                f"{where}: with REASONING_PARSER=openai_gptoss only a structural tag, which says how the channels go", where
+            )
         self._compiling.began(context)
         try:
             self._grammars.compile(structured_outputs, context.sampling_params.skip_special_tokens, where, done)

@@ -4,7 +4,7 @@ from triton_renderer.errors import InvalidRequest, NoHistory
 from triton_renderer.protocol.openai import ChatCompletionRequest, CompletionRequest, NamedToolChoice
 from triton_renderer.protocol.responses.request import ResponsesRequest
 from triton_renderer.protocol.sampling import MAX_LOGPROBS
-from triton_renderer.render.tool_grammar import can_force_calls
+from triton_renderer.render.tool_grammar import tool_grammar
 
 MAX_CACHE_SALT_LENGTH = 128
 _NOT_IN_CACHE_SALT = "@/\\\0"
@@ -50,8 +50,10 @@ def check_coupled(request: ChatCompletionRequest | CompletionRequest, tool_parse
     """
     if isinstance(request, ChatCompletionRequest):
         wants_logprobs, limited = request.logprobs, {"top_logprobs": request.top_logprobs}
-        if request.effective_tool_choice not in ("none", "auto") and not can_force_calls(tool_parser):
-            raise _not_supported("tool_choice", f"`required` or a named tool with TOOL_CALL_PARSER={tool_parser}")
+        if request.effective_tool_choice not in ("none", "auto") and tool_grammar(request, tool_parser) is None:
+            raise _not_supported(
+                "tool_choice", f"`required` or a named tool, for these tools and TOOL_CALL_PARSER={tool_parser},"
+            )
     else:
         wants_logprobs, limited = request.logprobs is not None, {"logprobs": request.logprobs}
     for name, count in (limited | {"prompt_logprobs": request.prompt_logprobs}).items():

@@ -227,6 +227,17 @@ def test_what_is_no_constraint_is_refused_by_name(stage: PrefillDecode, constrai
     assert "/project" not in error.message
 
 
+def test_with_harmony_only_a_tag_that_says_how_the_channels_go_is_a_constraint(
+    stage: PrefillDecode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stage, "_reasoning_parser", "openai_gptoss")
+    with pytest.raises(InvalidRequest, match="only a structural tag") as caught:
+        start(stage, structured_outputs={"regex": "a"})
+    assert caught.value.param == "sampling_params.structured_outputs"
+    tag = {"type": "structural_tag", "format": {"type": "const_string", "value": "<|channel|>final<|message|>x"}}
+    assert text(stage, start(stage, structured_outputs={"structural_tag": tag})) == "<|channel|>final<|message|>x"
+
+
 def test_schema_of_thousands_of_levels_is_refused_before_it_is_compiled(stage: PrefillDecode) -> None:
     deep: Any = {}
     for _ in range(500):

@@ -113,9 +113,10 @@ def test_what_the_client_calls_its_constraint_goes_along(renderer: Renderer, fie
 
 def test_calls_in_a_format_that_cannot_be_forced_are_refused_before_a_picture_is_read() -> None:
     renderer = Renderer.load(load_settings(tool_call_parser="pythonic"))
+    forced = {"tools": [tool("not-for-python")], "tool_choice": "required"}
     with pytest.raises(InvalidRequest, match=r"^tool_choice: .* is not supported by this server yet$"):
-        chat(renderer, user(image_part(b"no picture")), **FORCED)
-    assert chat(renderer, QUESTION, for_generate=True, **FORCED).token_ids.size
+        chat(renderer, user(image_part(b"no picture")), **forced)
+    assert chat(renderer, QUESTION, for_generate=True, **forced).token_ids.size
 
 
 def test_echo_with_logprobs_is_refused_by_the_coupled_routes(renderer: Renderer) -> None:
@@ -206,11 +207,6 @@ def test_llama_calls_are_bare_objects() -> None:
     request = parse(ChatCompletionRequest, fields | {"tool_choice": {"type": "function", "function": {"name": "b"}}})
     found = json.loads((tool_grammar(request, "llama3_json") or {})["structural_tag"])["format"]
     assert (found["begin"], found["end"]) == ('{"name": "b", "parameters": ', "}")
-
-
-def test_a_format_without_a_form_of_its_own_leaves_the_output_free() -> None:
-    request = parse(ChatCompletionRequest, {"messages": [QUESTION], "tools": [tool("a")], "tool_choice": "required"})
-    assert tool_grammar(request, "pythonic") is None
 
 
 @pytest.mark.parametrize(
