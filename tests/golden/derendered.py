@@ -20,9 +20,10 @@ ARGUMENTS = "arguments are as the model wrote them, not written anew"
 PARTS = "text and bytes in front of a part of a character are given with their own token"
 SPECIAL_TOKENS = "special tokens that the tokenizer's configuration does not name are left out too"
 BLANK = "blank text between reasoning and a call is left out of a stream too"
+LOGPROBS = "logprobs are given in a stream that parsers read"
 PARAM = "the error of a stream's call names what is wrong in it, not `stream`"
 
-RULES = (END_TOKEN, FINISH_REASON, REASONING_TOKENS, ARGUMENTS, PARTS, SPECIAL_TOKENS, BLANK, PARAM)
+RULES = (END_TOKEN, FINISH_REASON, REASONING_TOKENS, ARGUMENTS, PARTS, SPECIAL_TOKENS, BLANK, LOGPROBS, PARAM)
 
 UNNAMED = {"qwen3": ("<|im_start|>", "<|vision_start|>")}
 """Special tokens that only tokenizer.json calls so."""
@@ -91,6 +92,9 @@ class Comparison:
 
     def _put_chunk_right(self, ours: dict[str, Any], reference: dict[str, Any], progress: "_Progress") -> None:
         """A choice of a chunk. What is compared only in sum is taken out of both, and kept in `progress`."""
+        if self._has_parsers and "delta" in ours and ours["logprobs"] and reference["logprobs"] is None:
+            self.rules.add(LOGPROBS)
+            ours["logprobs"] = None
         self._put_logprobs_right(ours, reference, progress)
         if self._has_parsers and "delta" in ours:
             progress.message.add(ours.pop("delta"))

@@ -58,7 +58,7 @@ ON_PURPOSE: dict[str, int] = {
     "qwen3-vl/png-gray16": 200,
     # Derendered: a sign for what is missing, what is content and what is reasoning, the same text as in a stream
     "gemma/derender-bytes-cut": 200,
-    "qwen3/stream-error-state-list": 400,
+    "qwen3/stream-no-thinking": 200,
     "smollm2-granite/derender-thinking-cut": 200,
     "qwen3-coder/derender-call-behind-text": 200,
 }

@@ -137,6 +137,18 @@ def _qwen3() -> Iterator[Case]:
     yield plain("call-not-wanted", "I would search.", (2,), "length", asked=TOOLS | {"tool_choice": "none"})
     yield plain("call-first-only", f"{PARIS}\n{FIND}", (6,), asked=TOOLS | {"parallel_tool_calls": False})
     yield plain("token-ids", "Ids of it", (2,), "length", asked={"return_token_ids": True})
+    for name, text, sizes, finish, fields in (
+        ("logprobs", "It is ten.", (1,), "length", {"top_logprobs": 2}),
+        ("logprobs-uneven", "It is 天气 eleven.", UNEVENLY, "length", {"top_logprobs": 1}),
+        ("logprobs-no-candidates", "It is twelve.", EVENLY, "length", {"top_logprobs": 0}),
+        ("logprobs-call", FIND, (2,), "stop", {"top_logprobs": 1} | TOOLS),
+        ("logprobs-call-behind-text", f"I look.\n{PARIS}", UNEVENLY, "stop", {"top_logprobs": 1} | TOOLS),
+        ("logprobs-not-wanted", "It is thirteen.", (2,), "length", {"logprobs": False}),
+    ):
+        yield plain(name, text, sizes, finish, logprobs=fields.get("top_logprobs", 1), asked={"logprobs": True, **fields})
+    thinking = "<think>\nTen and one.\n</think>\n\nEleven."
+    yield thought("logprobs-thinking", thinking, (1,), "length", logprobs=1, asked={"logprobs": True, "top_logprobs": 1})
+    yield thought("no-thinking", "It is four, without a thought.", (1,), "length")
     one = _chunks("choices", tokens(server, "One is this"), (1,), "length")
     two = _chunks("choices", tokens(server, PARIS), (7,), "stop", index=1)
     mixed = [call for pair in zip(one, two, strict=False) for call in pair] + one[len(two) :] + two[len(one) :]
@@ -188,6 +200,8 @@ def _other_tokenizers() -> Iterator[Case]:
     yield _text("llama", "text", "The weather is fine", (1,), "length", asked=TOOLS)
     yield _text("llama", "call", '{"name": "get_weather", "parameters": {"city": "Paris"}}', (1,), asked=TOOLS)
     yield _text("llama", "call-unicode", '{"name": "search", "parameters": {"query": "天气 🙂"}}', (1,), asked=TOOLS)
+    call = '{"name": "search", "parameters": {"query": "logprobs"}}'
+    yield _text("llama", "logprobs-call", call, (1,), logprobs=2, asked=TOOLS | {"logprobs": True, "top_logprobs": 2})
     yield _text("deepseek_v3", "text", "It is four.", (1,), "length", asked=TOOLS)
     yield _text("deepseek_v3", "call", deepseek_calls(("get_weather", '{"city": "Paris"}')), (1,), asked=TOOLS)
 
@@ -254,7 +268,7 @@ def _refused() -> Iterator[Case]:
     yield _stream(server, "error-no-chunk", [{}])
     yield _stream(server, "error-whole-response", [{"generate_response": {"choices": [choice([5])]}}])
     yield _stream(server, "error-state-text", [good | {"stream_state": "x"}])
-    yield _stream(server, "error-state-list", [good, good | {"stream_state": [1]}])
+    yield _stream(server, "error-state-list", [good, good | {"stream_state": [1]}], asked=NO_THINKING, turn=THINKING_OFF)
     yield _stream(server, "error-too-long", [_call("x", choice([5] * 2100, None))])
     yield _stream(server, "error-text-mode", [_call("x", choice([5], None) | {"text": "x"}, output_mode="text")])
     yield _completion(server, "error-two-choices", [two])
