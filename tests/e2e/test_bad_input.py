@@ -1,5 +1,6 @@
 """Bad requests over HTTP: the right status, a message that says what is wrong, and a server that goes on."""
 
+import base64
 import copy
 import io
 import json
@@ -7,13 +8,16 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.e2e.asking import MODEL, data_url, image_part, noise, png, sse, user
+from triton_renderer.wire import decode_item, encode_item
 
 CHAT = "/v1/chat/completions"
 
@@ -235,6 +239,16 @@ def edited(rendered: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
 )
 def test_edited_render_answer_is_400(http: httpx.Client, rendered: dict[str, Any], path: str, value: Any) -> None:
     refused(http.post("/inference/v1/generate", json=edited(rendered, path, value)), 400)
+
+
+@pytest.mark.parametrize("grid", [[1, 132, 132], [1, 2, 2], [1, -6, -6], [1, 2**40, 2**40]])
+def test_an_edited_grid_is_400(http: httpx.Client, rendered: dict[str, Any], grid: list[int]) -> None:
+    item = decode_item(base64.b64decode(rendered["features"]["kwargs_data"]["image"][0]))
+    changed = item | {"image_grid_thw": replace(item["image_grid_thw"], data=np.array(grid, np.int64))}
+    document = edited(rendered, "features.kwargs_data.image.0", base64.b64encode(encode_item(changed)).decode())
+    document = edited(document, "features.mm_hashes.image.0", "e" * 64)
+    error = refused(http.post("/inference/v1/generate", json=document), 400, "grid")
+    assert error["param"] == "features.image.0"
 
 
 def test_overlapping_placeholders_are_400(http: httpx.Client, rendered: dict[str, Any]) -> None:

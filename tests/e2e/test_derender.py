@@ -1,5 +1,7 @@
 """Tokens of generate through the derender routes: whole, and chunk by chunk, as the coupled routes answer."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -85,6 +87,41 @@ def test_derendered_completions_are_the_coupled_answer(http: httpx.Client) -> No
         assert "".join(part["text"] for part in parts) == expected["text"]
         offsets = [offset for part in parts if part["logprobs"] for offset in part["logprobs"]["text_offset"]]
         assert offsets == expected["logprobs"]["text_offset"]
+
+
+def test_of_many_streams_at_once_none_waits_for_the_others(http: httpx.Client) -> None:
+    """16 of 2,000 tokens each: when the first one ends, each of the others has had at least half of its answers."""
+    num_streams, num_calls, size = 16, 125, 16
+    words = http.post(f"{COMPLETIONS}/render", json=COMPLETION_REQUEST | {"prompt": "a red circle and 天气 🙂 "}).json()[0][
+        "token_ids"
+    ]
+    outputs = [
+        list(itertools.islice(itertools.cycle(words[index % len(words) :]), num_calls * size)) for index in range(num_streams)
+    ]
+    answered = [0] * num_streams
+    seen_at_each_end: list[list[int]] = []
+
+    def run(index: int) -> str:
+        text, state = "", None
+        for start in range(0, num_calls * size, size):
+            choice = {"index": 0, "token_ids": outputs[index][start : start + size]}
+            if start + size == len(outputs[index]):
+                choice["finish_reason"] = "length"
+            body = {"stream": True, "generate_chunk": {"request_id": "r", "choices": [choice]}, "stream_state": state}
+            answer = http.post(f"{COMPLETIONS}/derender", json=body).json()
+            state = answer["stream_state"]
+            text += answer["chunk"]["choices"][0]["text"]
+            answered[index] += 1
+        seen_at_each_end.append(list(answered))
+        return text
+
+    with ThreadPoolExecutor(num_streams) as pool:
+        texts = list(pool.map(run, range(num_streams)))
+    assert min(seen_at_each_end[0]) >= num_calls // 2, seen_at_each_end[0]
+    choices = [{"index": index, "token_ids": output, "finish_reason": "length"} for index, output in enumerate(outputs)]
+    body = {"generate_responses": [{"request_id": "r", "choices": choices}]}
+    whole = http.post(f"{COMPLETIONS}/derender", json=body).json()
+    assert texts == [choice["text"] for choice in whole["choices"]]
 
 
 @pytest.mark.parametrize("route", [CHAT, COMPLETIONS])

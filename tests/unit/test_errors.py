@@ -13,6 +13,17 @@ def test_error_survives_triton(cls: type[RendererError], prefix: str) -> None:
     assert (type(error), error.message, error.param) == (cls, "the picture: is [cut] off", "messages.0.content.1")
 
 
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("InvalidRequest", 400), ("BadBody", 400), ("NoHistory", 400), ("Forbidden", 403), ("NotFound", 404), ("TooLarge", 413),
+        ("QueueFull", 429), ("Cancelled", 499), ("StageUnavailable", 503), ("RendererError", 500),
+    ],
+)  # fmt: skip
+def test_statuses_that_clients_go_by(name: str, status: int) -> None:
+    assert {cls.__name__: cls.status for cls in ALL_ERRORS}[name] == status
+
+
 @pytest.mark.parametrize("name", ["features.a].0", "a\nb", "[", "x]: NotFound: y"])
 def test_whatever_a_client_calls_things_the_class_survives(name: str) -> None:
     error = from_wire("in ensemble 'chat', " + to_wire(errors.InvalidRequest(f"{name} is unknown", name)))

@@ -105,6 +105,7 @@ def test_an_aborted_request_says_so():
         (call(), "required", ""),
         (call(), "named", ""),
         ("<think>\nhm", "auto", None),
+        ("<think>", "auto", None),
         (f"a {call()} b", "auto", "a  b"),
         (call(), "none", call()),
     ],

@@ -1,5 +1,6 @@
 """Each format from tokens to the client's answer, where its markers are special tokens of the model and where they are text."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -7,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.unit.derender.answers import Output, both, model
+from tests.unit.derender.answers import Output, both, model, whole
 from tests.unit.derender.formats import WRITTEN
 from tests.unit.derender.streams import Stream
 from triton_renderer.derender.model import OutputModel
@@ -73,6 +74,18 @@ def test_a_call_of_the_route_that_is_sent_twice_gives_the_same_ids(name):
         ids.append(again.message.ids)
     assert len(set(ids[0])) == 2
     assert ids[0] == ids[1]
+
+
+@pytest.mark.parametrize("tool_choice", ["auto", "required", "named"])
+def test_mistrals_ids_are_what_its_templates_take_however_the_call_was_asked_for(tool_choice):
+    of = served("mistral", None, special=False)
+    output = Output(tokens(WRITTEN["mistral"](CALLS), of))
+    (choice,) = whole(output, of, tool_choice=tool_choice)["choices"]
+    named = {"type": "function", "function": {"name": "f"}}
+    streamed = Stream(asked={"tools": TOOLS, "tool_choice": named if tool_choice == "named" else tool_choice}, served=of)
+    for ids in ([call["id"] for call in choice["message"]["tool_calls"]], streamed.run(output).ids):
+        assert len(set(ids)) == len(CALLS)
+        assert all(re.fullmatch("[A-Za-z0-9]{9}", call_id) for call_id in ids)
 
 
 @pytest.mark.parametrize("name", [name for name in TOOL_FORMATS if not tool_parser(name).frames_content])

@@ -88,6 +88,28 @@ def test_any_cutting_gives_the_one_shot_message(data, text, token_ids):
     assert found == one_shot(output, kind, asked, prompt)
 
 
+OFF, OPEN = tokens("<think>\n\n</think>\n\n"), tokens("<think>\n")
+TWO_CALLS = f"{tool_call()}\n{tool_call('g', '[1]')}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text", "finish", "expected"),
+    [
+        (OFF, "Hello", "stop", ("", "Hello", [], "stop")),
+        (OFF, TWO_CALLS, "stop", ("", "", [("f", "{}"), ("g", "[1]")], "tool_calls")),
+        (OPEN, f"hm</think>\n\n{TWO_CALLS}", "stop", ("hm", "", [("f", "{}"), ("g", "[1]")], "tool_calls")),
+        (OPEN, "a</think>b", "stop", ("a", "b", [], "stop")),
+        (OPEN, "hm, hm", "length", ("hm, hm", "", [], "length")),
+    ],
+)
+def test_the_prompts_end_decides_what_reasoning_is_whole_and_streamed(prompt, text, finish, expected):
+    output = Output([*tokens(text), *([EOS] if finish == "stop" else [])], finish)
+    whole = one_shot(output, "chat", {"tools": TOOLS}, PROMPT + prompt)
+    assert (whole.reasoning, whole.content, whole.calls, whole.finish_reason) == expected
+    streamed = Stream(asked={"tools": TOOLS}, prompt=PROMPT + prompt).run(output)
+    assert (streamed.reasoning, streamed.content, streamed.calls, streamed.finish_reason) == expected
+
+
 def test_a_chat_chunk_has_every_field_of_the_reference():
     stream = Stream(asked={"tools": TOOLS})
     text = f"<think>a</think>b{tool_call('f', '[]')}"

@@ -123,6 +123,7 @@ def test_equal_pictures_run_the_tower_once_whatever_their_names(encoder: Encoder
     assert (encoder.cache.hits, encoder.cache.misses) == (1, 2)
     digests = [item.digest for item in encoded.encoded.items]
     assert digests[0] == digests[1] != digests[2]
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in digests), "a key of full width"
 
 
 def test_same_bytes_with_another_grid_are_another_picture(encoder: Encoder) -> None:
@@ -285,6 +286,7 @@ def test_placeholder_of_another_length_names_the_item_and_both_numbers(encoder: 
     with pytest.raises(InvalidRequest, match=r"features\.image\.1: the placeholder reserves 7 tokens, the item has 6 rows"):
         encode(encoder, [("a", picture(1), None, 6), ("b", picture(2), None, 7)])
     assert encoder.cache.misses == 1, "the tower ran for an item that does not fit"
+    assert encode(encoder, [("a", picture(1), None, 6), ("b", picture(2), None, 6)]).encoded.items[1].rows == 6
 
 
 @pytest.mark.parametrize("offsets", [[0, 5], [0, 5, 3, 10], [1, 10, 10], [0, 10, 99], [0, 4, 10, 10, 10]])

@@ -138,6 +138,20 @@ def test_sampling_that_cannot_be_had_is_refused_by_name(stage: PrefillDecode, sa
         submit(stage, [5, 6], sampling_params=sampling)
 
 
+@pytest.mark.parametrize("beyond", [0, -1, 2**62])
+def test_ids_beyond_the_vocabulary_are_refused_and_the_engine_goes_on(stage: PrefillDecode, beyond: int) -> None:
+    """By 0 is the first id behind the last one."""
+    token_id = beyond if beyond < 0 else stage._runner.vocab_size + beyond
+    with pytest.raises(InvalidRequest, match=f"token_ids: {token_id} is not one of"):
+        submit(stage, [5, token_id, 6])
+    for name, value in (("stop_token_ids", [token_id]), ("logit_bias", {token_id: 1}), ("allowed_token_ids", [token_id])):
+        with pytest.raises(InvalidRequest, match=name):
+            submit(stage, [5, 6], sampling_params={name: value})
+    last = stage._runner.vocab_size - 1
+    sampling = {"max_tokens": 1, "stop_token_ids": [last], "logit_bias": {last: -1}}
+    assert submit(stage, [5, last], sampling_params=sampling).wait().error is None
+
+
 def test_only_ending_tokens_allowed_before_min_tokens_is_refused(stage: PrefillDecode) -> None:
     eos = sorted(stage._eos_token_ids)
     with pytest.raises(InvalidRequest, match="allowed_token_ids"):

@@ -153,10 +153,10 @@ def test_a_small_file_that_declares_a_huge_picture_costs_nothing() -> None:
     data = declared_png(20_000, 20_000)
     assert len(data) < 10_000
     forget_peak_memory()
-    before, started = peak_memory(), time.perf_counter()
+    before, started = peak_memory(), time.thread_time()
     with pytest.raises(BadMedia, match="20000×20000"):
         pixels(data)
-    assert time.perf_counter() - started < 0.1
+    assert time.thread_time() - started < 0.1, "seconds of computing, whatever else this machine does"
     assert peak_memory() - before < 50 * 2**20
 
 

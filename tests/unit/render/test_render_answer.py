@@ -80,6 +80,16 @@ def test_a_chat_with_pictures(renderer: Renderer) -> None:
         assert decode_item(metadata).keys() == metadata_of(decode_item(kwargs)).keys() == {"image_grid_thw"}
 
 
+def test_a_chat_with_pictures_is_rendered_the_same_for_a_stream(renderer: Renderer) -> None:
+    asked = {"stream": True, "stream_options": {"include_usage": True}}
+    whole, body = chat_answer(renderer, TWO_PICTURES), chat_answer(renderer, TWO_PICTURES, **asked)
+    assert json.loads(json.dumps(body)) == body
+    differing = {name for name in KEYS if body[name] != whole[name]}
+    assert differing == {"stream", "stream_options"}
+    for span in body["features"]["mm_placeholders"]["image"]:
+        assert 0 < span["offset"] < span["offset"] + span["length"] < len(body["token_ids"])
+
+
 @pytest.mark.parametrize(
     "fields", [{"mm_payload": "none"}, {"return_mm_kwargs": False}, {"mm_payload": "none", "return_mm_kwargs": True}]
 )

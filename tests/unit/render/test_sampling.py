@@ -141,8 +141,9 @@ def test_more_minimum_than_room_is_refused(renderer: Renderer) -> None:
 def test_the_vocabulary_ends_where_the_model_says(renderer: Renderer) -> None:
     last = renderer.vocab_size - 1
     assert params(renderer, stop_token_ids=[last], logit_bias={str(last): 1}).stop_token_ids == [last]
-    with pytest.raises(InvalidRequest, match=f"only 0 to {last}"):
-        params(renderer, stop_token_ids=[last + 1])
+    for fields in ({"stop_token_ids": [last + 1]}, {"logit_bias": {str(last + 1): 1}}, {"allowed_token_ids": [last + 1]}):
+        with pytest.raises(InvalidRequest, match=f"only 0 to {last}"):
+            params(renderer, **fields)
 
 
 @pytest.mark.parametrize(

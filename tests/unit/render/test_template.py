@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.derender.parsing import parse
 from tests.unit.render.helpers import (
     PAD,
     chat,
@@ -17,6 +18,8 @@ from tests.unit.render.helpers import (
     text_part,
     user,
 )
+from triton_renderer.derender.parsers.message import MessageParser
+from triton_renderer.derender.parsers.mistral import MistralTools
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.render import Renderer
 from triton_renderer.settings import SettingsError
@@ -94,6 +97,29 @@ def test_fields_that_only_the_template_knows_reach_it(tmp_path: Path) -> None:
     renderer = with_template(tmp_path, STRINGS + "{{ messages[0].mood }}{{ documents[0].title if documents }}")
     text = text_of(renderer, chat(renderer, {**user("a"), "mood": "sunny"}, documents=[{"title": "T", "text": "t"}]))
     assert text.endswith("sunnyT")
+
+
+def test_a_template_sees_the_ids_of_calls_as_they_were_given(tmp_path: Path) -> None:
+    """Mistral's templates take only ids of nine characters: those of our parser, handed back, are such."""
+    check = "{% if id | length != 9 %}{{ raise_exception('nine characters') }}{% endif %}{{ id }}"
+    source = (
+        "{% for m in messages %}{{ m.role }}{% if m.content is string %}{{ m.content }}{% endif %}"
+        f"{{% for call in m.tool_calls or [] %}}{{% set id = call.id %}}{check}{{% endfor %}}"
+        f"{{% if m.role == 'tool' %}}{{% set id = m.tool_call_id %}}{check}{{% endif %}}{{% endfor %}}"
+    )
+    renderer = with_template(tmp_path, source)
+    found = parse(MessageParser(None, MistralTools()), '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}')
+    functions = [{"name": name, "arguments": arguments} for name, arguments in found.calls]
+    calls = [{"id": id_, "type": "function", "function": function} for id_, function in zip(found.ids, functions, strict=True)]
+    history = [
+        user("hi"),
+        {"role": "assistant", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": found.ids[1], "content": "x"},
+    ]
+    assert text_of(renderer, chat(renderer, *history)) == f"userhiassistant{found.ids[0]}{found.ids[1]}toolx{found.ids[1]}"
+    history[2]["tool_call_id"] = "call_1"
+    with pytest.raises(InvalidRequest, match="nine characters"):
+        chat(renderer, *history)
 
 
 def test_a_template_runs_in_a_sandbox(tmp_path: Path) -> None:

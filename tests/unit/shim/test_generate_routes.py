@@ -32,6 +32,11 @@ def features(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def placed(*spans: tuple[int, int]) -> dict[str, Any]:
+    """Two pictures at these offsets with these lengths."""
+    return features(mm_placeholders={"image": [{"offset": offset, "length": length} for offset, length in spans]})
+
+
 def events(body: bytes) -> list[Any]:
     parts = [part.removeprefix("data: ") for part in body.decode().split("\n\n") if part]
     return ["[DONE]" if part == "[DONE]" else orjson.loads(part) for part in parts]
@@ -115,6 +120,7 @@ async def test_prompt_and_placeholders_come_on_request_in_the_first_event_alone(
 
 async def test_prompt_and_placeholders_come_on_request_in_a_plain_answer(running: Running) -> None:
     document = (await generate(running, return_token_ids=True, features=features())).json()
+    assert document.keys() == (await generate(running, features=features())).json().keys()
     assert document["prompt_token_ids"] == [5, 6, 7]
     assert [place["offset"] for place in document["mm_placeholders"]["image"]] == [0, 2]
     assert document["ec_transfer_params"] == {"ec_items": [{"mm_hash": "aa"}, {"mm_hash": "bb"}]}
@@ -159,6 +165,11 @@ async def test_a_prompt_of_text_sends_empty_tensors(running: Running) -> None:
             "features.mm_metadata.image.0",
         ),
         ({"features": features(mm_hashes={"image": ["aa"]})}, "features"),
+        ({"features": placed((0, 2), (1, 1))}, "features"),
+        ({"features": placed((2, 1), (0, 1))}, "features"),
+        ({"features": placed((0, 1), (2, 2))}, None),  # together they do not fit: no single field is wrong
+        ({"features": placed((-1, 1), (2, 1))}, "features.mm_placeholders.image.0.offset"),
+        ({"features": placed((0, 0), (2, 1))}, "features.mm_placeholders.image.0.length"),
         ({"token_ids": []}, "token_ids"),
         ({"token_ids": [-1]}, "token_ids.0"),
         ({"token_ids": [2**63]}, "token_ids.0"),
@@ -167,7 +178,7 @@ async def test_a_prompt_of_text_sends_empty_tensors(running: Running) -> None:
         ({"sampling_params": None}, "sampling_params"),
     ],
 )
-async def test_misfits_are_400_with_their_place(running: Running, changes: dict[str, Any], param: str) -> None:
+async def test_misfits_are_400_with_their_place(running: Running, changes: dict[str, Any], param: str | None) -> None:
     response = await generate(running, **changes)
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["type"], error["param"]) == (400, 400, "Bad Request", param)
