@@ -119,7 +119,7 @@ def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None
 
 
 def test_every_model_is_ready_when_the_server_is_entered(start: Callable[..., TritonServer]) -> None:
-    with start(COLOUR="red", GOMP_SPINCOUNT="100000", API_KEY="secret") as server:
+    with start(COLOUR="red", GOMP_SPINCOUNT="250", API_KEY="secret") as server:
         pids = server.stub_pids()
         assert pids.keys() == {"first", "second"}
         for name, pid in pids.items():
@@ -129,7 +129,7 @@ def test_every_model_is_ready_when_the_server_is_entered(start: Callable[..., Tr
         seen: list[int] = []
         with count(server, "first", 3, seen):
             wait_until(lambda: seen == [0, 1, 2])
-        assert f"first sees red {server.settings.shim_port} PASSIVE None" in server.log.read_text()
+        assert f"first sees red {server.settings.shim_port} 250 None" in server.log.read_text()
         began = time.monotonic()
     assert time.monotonic() - began < STOP_S
 

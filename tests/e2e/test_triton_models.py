@@ -107,11 +107,14 @@ def test_stages_one_by_one_give_what_the_ensemble_gives(grpc: Grpc) -> None:
     assert document["usage"] == whole["usage"]
 
 
-def test_chat_streams_a_response_a_token(grpc: Grpc) -> None:
-    got = stream(grpc, "chat", [tensor(t.REQUEST, job(stream=True, ignore_eos=True, max_tokens=10))])
+def test_chat_streams_its_tokens_while_they_are_made(grpc: Grpc) -> None:
+    request = job(stream=True, ignore_eos=True, max_tokens=10, return_token_ids=True)
+    got = stream(grpc, "chat", [tensor(t.REQUEST, request)])
     assert got.error is None
-    assert len(got.results) == 10
     documents = [json.loads(document) for result in got.results for document in result.as_numpy("response")]
+    # A chunk holds the tokens made since the one before, on a busy machine more than one.
+    assert 1 < len(got.results) <= 10
+    assert sum(len(choice["token_ids"]) for document in documents for choice in document["choices"]) == 10
     assert documents[-1]["choices"][0]["finish_reason"] == "length"
 
 
@@ -127,8 +130,8 @@ def test_generate_stream_over_plain_http(stack: Stack, grpc: Grpc) -> None:
     url = f"{stack.triton_http}/v2/models/prefill_decode/generate_stream"
     with httpx.stream("POST", url, json=body, timeout=30) as response:
         events = [json.loads(line.removeprefix("data: ")) for line in response.iter_lines() if line.startswith("data: ")]
-    ids = [event["output_token_ids"] for event in events]
-    assert len([token for token in ids if token != []]) == 6
+    assert len(events) > 1
+    assert sum(np.size(event["output_token_ids"]) for event in events) == 6
 
 
 def test_chat_generate_stream_takes_an_openai_request(stack: Stack) -> None:
