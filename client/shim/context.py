@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import time
 from typing import Any
 
@@ -30,9 +31,14 @@ class Shim:
     open_requests: OpenRequests
     started: int = field(default_factory=lambda: int(time()))
 
+    @cached_property
+    def _model_name(self) -> str:
+        # The settings look at the model's folder each time, about 0.1 ms.
+        return self.settings.model_name
+
     def check_model(self, name: str | None) -> None:
         """Raises NotFound for another model than the served one. None and "" mean the served one."""
-        check_model_name(name, self.settings.model_name)
+        check_model_name(name, self._model_name)
 
     @asynccontextmanager
     async def opened(self, request: OpenRequest, receive: Receive) -> AsyncIterator[None]:
