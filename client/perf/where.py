@@ -146,9 +146,9 @@ def main() -> None:
 
             ask(Figures())()
             figures = Figures()
-            asked = ask(figures)
+            send = ask(figures)
             before = {process: computing(found[process]) for process in found}
-            requests = asked()
+            requests = send()
             spent = {process: (computing(found[process]) - before[process]) / requests * 1000 for process in found}
             print(
                 f"{name}: p50 {statistics.median(figures.times) * 1000:.2f} ms; computing time a request: "
