@@ -115,8 +115,8 @@ class NotingSink:
         self.num_ends += 1
         self._ended.set()
 
-    def wait(self) -> "NotingSink":
-        assert self._ended.wait(10), "the request did not end"
+    def wait(self, timeout_s: float = 10.0) -> "NotingSink":
+        assert self._ended.wait(timeout_s), "the request did not end"
         return self
 
     @property
