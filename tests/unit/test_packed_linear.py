@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from triton_renderer.packed_linear import PackedLinear, TransposedLinear, pack_linears
+from triton_renderer.packed_linear import PackedLinear, PatchLinear, TransposedLinear, pack_linears, pack_patches
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 32, 300])
@@ -41,3 +41,23 @@ def test_a_dtype_that_cannot_be_packed_is_left_alone() -> None:
     model = nn.Sequential(nn.Linear(16, 16).double())
     assert pack_linears(model) == 0
     assert type(model[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("size", [(2, 4, 4), (2, 8, 12)])
+def test_a_convolution_over_patches_is_a_product_and_over_pictures_stays_one(size: tuple[int, ...], bias: bool) -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv3d(3, 20, kernel_size=(2, 4, 4), stride=(2, 4, 4), bias=bias)
+    model, x = nn.Sequential(conv), torch.randn(7, 3, *size)
+    with torch.inference_mode():
+        expected = model(x)
+        assert pack_patches(model) == 1
+        assert isinstance(model[0], PatchLinear)
+        calls: list[object] = []
+        model[0].conv.register_forward_hook(lambda *_: calls.append(1))
+        assert torch.allclose(model(x), expected, atol=1e-5)
+    assert len(calls) == (size != (2, 4, 4))
+
+
+def test_a_convolution_with_groups_or_padding_is_left_alone() -> None:
+    assert pack_patches(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 2, groups=2), nn.Conv1d(4, 4, 2))) == 0
