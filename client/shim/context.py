@@ -33,7 +33,7 @@ class Shim:
 
     @cached_property
     def _model_name(self) -> str:
-        # The settings look at the model's folder each time, about 0.1 ms.
+        # The settings look at the model's folder each time.
         return self.settings.model_name
 
     def check_model(self, name: str | None) -> None:
