@@ -70,7 +70,7 @@ def prompts(request: pytest.FixtureRequest) -> list[Prepared]:
     for number in range(request.param):
         length = int(rng.choice([rng.integers(1, 20), rng.integers(20, 120), rng.integers(120, 380)], p=[0.3, 0.4, 0.3]))
         num_pictures = int(rng.integers(1, 4)) if number % 2 else 0
-        case = pipeline.case(num_pictures, min(length, 120) if num_pictures else length, int(rng.integers(1, 120)))
+        case = pipeline.case(num_pictures, min(length, 120) if num_pictures else length, int(rng.integers(1, 240)))
         params = {"temperature": 0, "max_tokens": case.max_tokens, "ignore_eos": True}
         context = RequestContext(id=str(number), stream=number % 3 > 0, features=case.features, sampling_params=params)  # type: ignore[arg-type]
         prepared.append(Prepared(case, pipeline.encoder.encode(*tensors.concatenate(case.items), context), context))
