@@ -202,6 +202,21 @@ def test_absent_max_tokens_is_what_fits_behind_the_prompt(stage: PrefillDecode) 
         submit(stage, [5] * stage.max_model_len)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_or_token_ends_the_generation_itself(stage: PrefillDecode, stream: bool) -> None:
+    prompt = stage._tokenizer.encode("<|im_start|>user\nCount to ten.<|im_end|>\n<|im_start|>assistant\n")
+    free = {"max_tokens": 30, "temperature": 0, "ignore_eos": True}
+    whole = submit(stage, prompt, sampling_params=free, stream=stream).wait().token_ids
+    assert len(whole) == 30
+    last = next(place for place in range(3, 30) if whole[place] not in whole[:place])
+    stop = stage._tokenizer.decode(whole[last - 1 : last + 1], skip_special_tokens=False)
+    for asked, reason in (({"stop": ["never said", stop]}, stop), ({"stop_token_ids": [whole[last]]}, whole[last])):
+        sink = submit(stage, prompt, sampling_params=free | asked, stream=stream).wait()
+        assert sink.token_ids == whole[: last + 1]
+        assert (sink.finish_reasons, sink.chunks[-1].choices[0].stop_reason) == (["stop"], reason)
+        assert sink.chunks[-1].completion_tokens == last + 1
+
+
 def test_stopped_engine_is_not_healthy() -> None:
     stage = PrefillDecode.load(load_settings())
     assert stage.check_health()["max_model_len"] == stage.max_model_len

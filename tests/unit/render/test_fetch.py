@@ -8,12 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
-from tests.unit.render.helpers import chat, image_part, png, settings, user
+from tests.unit.render.helpers import chat, data_url, encoded, image_part, noise, png, settings, user
 from triton_renderer.errors import InvalidRequest
+from triton_renderer.protocol.base import parse
+from triton_renderer.protocol.stages import RenderJob
 from triton_renderer.render import Renderer
 from triton_renderer.render.bad_media import BadMedia
 from triton_renderer.render.fetch import Fetcher, IPAddress, is_public
@@ -154,8 +158,14 @@ def test_the_strict_policy_refuses_an_allowed_host_with_an_inner_address(inside:
             chat(renderer, user({"type": "image_url", "image_url": {"url": inside.url(host=host)}}))
 
 
-def test_a_fetched_picture_is_rendered_like_an_attached_one(renderer: Renderer, server: Server) -> None:
-    fetching = Renderer.load(settings(allowed_media_hosts="127.0.0.1"), may_dial=everywhere)
+@pytest.fixture(scope="module")
+def fetching(tmp_path_factory: pytest.TempPathFactory) -> Renderer:
+    """Fetches from this machine, and reads the files of tests."""
+    allowed = {"allowed_media_hosts": "127.0.0.1", "allowed_local_media_path": str(tmp_path_factory.getbasetemp())}
+    return Renderer.load(settings(**allowed), may_dial=everywhere)
+
+
+def test_a_fetched_picture_is_rendered_like_an_attached_one(renderer: Renderer, fetching: Renderer, server: Server) -> None:
     fetched = chat(fetching, user({"type": "image_url", "image_url": {"url": server.url()}}))
     assert fetched.items == chat(renderer, user(image_part(PICTURE))).items
 
@@ -187,6 +197,61 @@ def test_hosts_are_compared_whatever_their_spelling(monkeypatch: pytest.MonkeyPa
 def test_a_setting_that_is_no_host_name_is_refused_at_load() -> None:
     with pytest.raises(SettingsError, match="ALLOWED_MEDIA_HOSTS"):
         fetcher("bü..cher")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda handler: Server.send(handler, b"", 404), "127.0.0.1 answered 404 instead of a file"),
+        (lambda handler: handler.connection.close(), "the file could not be fetched from 127.0.0.1"),
+        (lambda handler: Server.send(handler, b"<html>"), "not a picture"),
+        (lambda handler: Server.send(handler, PICTURE[:-128]), "cut off or damaged"),
+    ],
+    ids=["404", "hangs up", "no picture", "cut off"],
+)
+def test_what_cannot_be_fetched_is_a_bad_request_about_its_part(
+    fetching: Renderer, server: Server, answer: Callable[[http.server.BaseHTTPRequestHandler], None], said: str
+) -> None:
+    server.answer = answer
+    with pytest.raises(InvalidRequest) as caught:
+        chat(fetching, user(image_part(), {"type": "image_url", "image_url": {"url": server.url()}}))
+    assert (caught.value.status, caught.value.param) == (400, "messages.0.content.1")
+    assert caught.value.message.startswith("messages.0.content.1: ")
+    assert said in caught.value.message
+    assert "Traceback" not in caught.value.message
+
+
+TURNED = {5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_90, 7: Image.Transpose.TRANSVERSE}
+"""How a picture is stored that shows upright with this orientation."""
+
+
+@pytest.mark.parametrize("orientation", TURNED)
+def test_a_turned_picture_is_upright_whichever_way_it_comes(
+    fetching: Renderer, server: Server, tmp_path: Path, orientation: int
+) -> None:
+    upright = noise(64, 160)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = encoded(upright.transpose(TURNED[orientation]), exif=exif)
+    server.answer = lambda handler: server.send(handler, turned)
+    (tmp_path / "x.png").write_bytes(turned)
+    at_hand, fetched, local = data_url(turned), server.url(), (tmp_path / "x.png").as_uri()
+    source = {"type": "base64", "media_type": "image/png", "data": at_hand.partition(",")[2]}
+    ways: list[tuple[str, dict[str, Any]]] = [
+        *(("chat", {"type": "image_url", "image_url": {"url": url}}) for url in (at_hand, fetched, local, "attached:0")),
+        *(("responses", {"type": "input_image", "image_url": url}) for url in (at_hand, fetched, local)),
+        ("messages", {"type": "image", "source": source}),
+        *(("messages", {"type": "image", "source": {"type": "url", "url": url}}) for url in (fetched, local)),
+    ]
+    expected = chat(fetching, user(image_part(encoded(upright))))
+    for kind, part in ways:
+        asked = {"responses": "input"}.get(kind, "messages")
+        body = {"model": "shapes-vl", "max_tokens": 5, asked: [user(part)]}
+        job = parse(RenderJob, {"kind": kind, "id": "internal", "body": body, "for_generate": True})
+        rendered = fetching.render(job, [memoryview(turned)])
+        assert rendered.token_ids.tolist() == expected.token_ids.tolist(), (kind, part)
+        assert rendered.items == expected.items
+        assert rendered.context.features[0].mm_hash == expected.context.features[0].mm_hash
 
 
 # Which addresses
@@ -363,6 +428,20 @@ def test_a_host_that_drips_ends_at_the_deadline(server: Server, where: str) -> N
     with pytest.raises(BadMedia, match="took too long"):
         fetcher("127.0.0.1").fetch(server.url(), soon(0.4))
     assert time.monotonic() - started < 2
+
+
+def test_a_host_that_says_nothing_ends_at_the_deadline(server: Server) -> None:
+    over = threading.Event()
+
+    def say_nothing(handler: http.server.BaseHTTPRequestHandler) -> None:
+        over.wait(20)
+
+    server.answer = say_nothing
+    try:
+        with pytest.raises(BadMedia, match="took too long"):
+            fetcher("127.0.0.1").fetch(server.url(), soon(0.3))
+    finally:
+        over.set()
 
 
 def test_a_resolver_that_hangs_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:

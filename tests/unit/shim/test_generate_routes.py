@@ -126,6 +126,14 @@ async def test_prompt_and_placeholders_come_on_request_in_a_plain_answer(running
     assert document["ec_transfer_params"] == {"ec_items": [{"mm_hash": "aa"}, {"mm_hash": "bb"}]}
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_pixels_come_back(running: Running, stream: bool) -> None:
+    sent = {"kwargs_data": {"image": encoded(b"pixels" * 9, b"others" * 9)}, "mm_metadata": {"image": encoded(b"m1", b"m2")}}
+    response = await generate(running, stream=stream, return_token_ids=True, features=features(**sent))
+    assert '"mm_placeholders":{' in response.text
+    assert not any(item in response.text for items in sent.values() for item in items["image"] if item)
+
+
 async def test_items_travel_in_the_order_of_the_prompt_as_kwargs_and_metadata(running: Running) -> None:
     mixed = {
         "mm_hashes": {"image": ["aa", "bb"], "audio": ["cc"]},
@@ -176,6 +184,13 @@ async def test_a_prompt_of_text_sends_empty_tensors(running: Running) -> None:
         ({"token_ids": ["a"]}, "token_ids.0"),
         ({"sampling_params": {"temperature": -1}}, "sampling_params.temperature"),
         ({"sampling_params": None}, "sampling_params"),
+        ({"sampling_params": {"stop_token_ids": [2**63]}}, "sampling_params.stop_token_ids.0"),
+        ({"sampling_params": {"stop_token_ids": [5, -1]}}, "sampling_params.stop_token_ids.1"),
+        ({"sampling_params": {"stop_token_ids": [1.5]}}, "sampling_params.stop_token_ids.0"),
+        ({"sampling_params": {"allowed_token_ids": [2**63]}}, "sampling_params.allowed_token_ids.0"),
+        ({"sampling_params": {"logit_bias": {"x": 1}}}, "sampling_params.logit_bias.x"),
+        ({"sampling_params": {"logit_bias": {"-1": 1}}}, "sampling_params.logit_bias.-1"),
+        ({"sampling_params": {"logit_bias": {str(2**63): 1}}}, f"sampling_params.logit_bias.{2**63}"),
     ],
 )
 async def test_misfits_are_400_with_their_place(running: Running, changes: dict[str, Any], param: str | None) -> None:
