@@ -14,9 +14,10 @@ import numpy as np
 import tritonclient.grpc
 from PIL import Image
 
+from client.shim.health import PROBE, PROBE_TENSORS
 from training.conversations import Conversation
 from training.pictures import Scene, make_picture
-from triton_renderer.tensors import NUMPY_DTYPES, TensorSpec
+from triton_renderer.tensors import MODELS, NUMPY_DTYPES, TensorSpec
 
 MODEL = "shapes-vl"
 DEADLINE_S = 60.0
@@ -126,3 +127,14 @@ def stream(client: tritonclient.grpc.InferenceServerClient, model: str, inputs: 
     finally:
         client.stop_stream(cancel_requests=True)
     return got
+
+
+def probe(client: tritonclient.grpc.InferenceServerClient, model: str) -> dict[str, Any]:
+    """What a stage says of itself."""
+    question, answer = PROBE_TENSORS[model]
+    inputs = [tensor(question, PROBE)]
+    result = (
+        stream(client, model, inputs).results[0] if MODELS[model].decoupled else client.infer(model, inputs, client_timeout=10)
+    )
+    facts: dict[str, Any] = json.loads(result.as_numpy(answer.name)[0])
+    return facts

@@ -1,6 +1,5 @@
 """A client that leaves ends the work behind it; a server that stops ends every open request."""
 
-import json
 import queue
 import re
 import shutil
@@ -16,7 +15,7 @@ import torch
 import tritonclient.grpc
 from transformers import AutoConfig, Qwen3VLForConditionalGeneration
 
-from tests.e2e.asking import MODEL, image_part, noise, stream, tensor, user
+from tests.e2e.asking import MODEL, image_part, noise, probe, tensor, user
 from triton_renderer import tensors as t
 from triton_renderer.launcher.supervisor import Stack, free_ports, serve
 from triton_renderer.settings import BUNDLED_MODEL, load_settings
@@ -136,8 +135,7 @@ def test_client_gone_before_prefill_leaves_nothing_running(server: Server) -> No
     later = {"model": MODEL, "messages": user(image_part(noise(99)), "?"), "max_tokens": 2}
     assert httpx.post(url, json=later, timeout=60).status_code == 200
     with tritonclient.grpc.InferenceServerClient(server.stack.triton_grpc) as client:
-        answer = stream(client, "prefill_decode", [tensor(t.CONTEXT, b'{"op":"probe"}')])
-    facts = json.loads(answer.results[0].as_numpy("chunk")[0])
+        facts = probe(client, "prefill_decode")
     assert (facts["running"], facts["waiting"]) == (0, 0)
     # Triton itself does not start a step of a cancelled ensemble; where the request came through, its abort was waiting.
     if server.ended_count() > before:

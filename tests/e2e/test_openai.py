@@ -10,11 +10,10 @@ import openai
 import pytest
 import tritonclient.grpc
 
-from tests.e2e.asking import MODEL, chat_body, draw, image_part, noise, sse, tensor, user
+from tests.e2e.asking import MODEL, chat_body, draw, image_part, noise, probe, sse, user
 from training.conversations import Conversation, make_one
 from training.pictures import make_scene
 from training.questions import description
-from triton_renderer import tensors as t
 
 ASKED = 20
 RIGHT = {"shape": 19, "colour": 19, "count": 18, "description": 19, "tools": 18, "thinking": 17}
@@ -212,15 +211,11 @@ def test_models_health_and_version(client: openai.OpenAI, http: httpx.Client) ->
 
 
 def test_equal_pictures_run_the_tower_once(http: httpx.Client, grpc: tritonclient.grpc.InferenceServerClient) -> None:
-    def facts() -> dict[str, int]:
-        answer = grpc.infer("encode", [tensor(t.CONTEXT, b'{"op":"probe"}')], client_timeout=10)
-        return dict(json.loads(answer.as_numpy("encoded")[0]))
-
-    before = facts()
+    before = probe(grpc, "encode")
     for question in ("How many squares?", "What is in this picture?", "Is there a circle?"):
         body = {"model": MODEL, "messages": user(image_part(noise(77)), question), "max_tokens": 1, "temperature": 0}
         assert http.post("/v1/chat/completions", json=body).status_code == 200
-    after = facts()
+    after = probe(grpc, "encode")
     assert (after["cache_misses"] - before["cache_misses"], after["cache_hits"] - before["cache_hits"]) == (1, 2)
 
 
