@@ -169,3 +169,12 @@ def test_a_body_that_is_no_object_is_refused(body):
     for route in (derenderer().derender_chat, derenderer().derender_completion):
         with pytest.raises(InvalidRequest, match="must be a JSON object"):
             route(body)
+
+
+@pytest.mark.parametrize("given", ["nothing", None, 5])
+@pytest.mark.parametrize("route", ["chat", "completion", "responses", "messages"])
+def test_responses_that_are_missing_are_named(route, given):
+    field = "generate_responses" if route == "completion" else "generate_response"
+    with pytest.raises(InvalidRequest) as caught:
+        getattr(derenderer(), f"derender_{route}")({} if given == "nothing" else {field: given})
+    assert (caught.value.status, caught.value.param) == (400, field)
