@@ -201,6 +201,23 @@ def test_render_answer_is_plain_json_and_goes_to_generate_unchanged(http: httpx.
     assert answer.json()["ec_transfer_params"]["ec_items"]
 
 
+def test_a_render_answer_of_a_stream_goes_to_generate_unchanged_and_streams(
+    http: httpx.Client, rendered: dict[str, Any]
+) -> None:
+    messages = user(image_part(noise(9)), "How many squares?")
+    asked = {"messages": messages, "temperature": 0, "max_tokens": 4, "stream": True, "stream_options": {"include_usage": True}}
+    streamed = http.post(f"{CHAT}/render", json={"model": MODEL} | asked)
+    assert streamed.status_code == 200, streamed.text
+    assert streamed.json()["token_ids"] == rendered["token_ids"]
+    with http.stream("POST", "/inference/v1/generate", json=streamed.json()) as response:
+        *chunks, usage = sse(response)
+    whole = http.post("/inference/v1/generate", json=rendered).json()
+    tokens = [token for chunk in chunks for choice in chunk["choices"] for token in choice["token_ids"]]
+    assert tokens == whole["choices"][0]["token_ids"]
+    assert chunks[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
+    assert (usage["choices"], usage["usage"]["completion_tokens"]) == ([], len(tokens))
+
+
 def edited(rendered: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     document = copy.deepcopy(rendered)
     *parents, last = path.split(".")
