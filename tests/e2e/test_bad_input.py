@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 from tests.e2e.asking import MODEL, data_url, image_part, noise, png, sse, user
+from triton_renderer.settings import BUNDLED_MODEL
 from triton_renderer.wire import decode_item, encode_item
 
 CHAT = "/v1/chat/completions"
+VOCAB_SIZE = json.loads((BUNDLED_MODEL / "config.json").read_text())["text_config"]["vocab_size"]
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,9 @@ def test_malformed_json(http: httpx.Client, content: bytes) -> None:
         ({"max_tokens": 10**9}, ["max_tokens"]),
         ({"stop": [1]}, ["stop"]),
         ({"stop_token_ids": [10**9]}, ["stop_token_ids"]),
+        ({"stop_token_ids": [VOCAB_SIZE]}, ["stop_token_ids"]),
         ({"logit_bias": {"999999": 1}}, ["logit_bias"]),
+        ({"logit_bias": {str(VOCAB_SIZE): 1}}, ["logit_bias"]),
         ({"logit_bias": {"x": 1}}, ["logit_bias"]),
         ({"top_logprobs": 500, "logprobs": True}, ["top_logprobs"]),
         ({"stream": "maybe"}, ["stream"]),
@@ -233,6 +237,7 @@ def edited(rendered: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     [
         ("token_ids", []),
         ("token_ids", [-1]),
+        ("token_ids", [VOCAB_SIZE]),
         ("token_ids", [10**6]),
         ("token_ids", [2**63]),
         ("token_ids", ["a"]),
@@ -249,6 +254,10 @@ def edited(rendered: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
         ("features.kwargs_data.image.0", "gASVEAAAAAAAAAA="),
         ("features.kwargs_data.image", [None, None]),
         ("sampling_params.stop_token_ids", [10**6]),
+        ("sampling_params.stop_token_ids", [VOCAB_SIZE]),
+        ("sampling_params.stop_token_ids", [-1]),
+        ("sampling_params.logit_bias", {str(VOCAB_SIZE): 1}),
+        ("sampling_params.allowed_token_ids", [VOCAB_SIZE]),
         ("sampling_params.max_tokens", -3),
         ("sampling_params", None),
         ("request_id", 5),
@@ -315,5 +324,6 @@ def test_derender_of_generate_equals_the_coupled_answer(http: httpx.Client, rend
     assert derendered.json()["usage"] == coupled["usage"]
     assert derendered.json()["id"] == generated["request_id"]
     refused(http.post(f"{CHAT}/derender", json=body | {"chat_request": None}), 400, "chat_request")
-    generated["choices"][0]["token_ids"] = [10**9]
-    refused(http.post(f"{CHAT}/derender", json=body | {"generate_response": generated}), 400)
+    for beyond in (VOCAB_SIZE, 10**9, -1, 2**63, 1.5):
+        generated["choices"][0]["token_ids"] = [beyond]
+        refused(http.post(f"{CHAT}/derender", json=body | {"generate_response": generated}), 400)
