@@ -2,10 +2,12 @@
 
 schemathesis makes them, right and wrong ones. Each must be answered in time, and with no 5xx: an exception that nobody
 expected stays a 500, so that it is found here. Runs with new seeds go on until there were enough requests. Ends with
-status 1 where a check failed or the server is not healthy afterwards.
+status 1 where a check failed, the server is not healthy afterwards, or a route refused all that it was sent: then nothing
+behind its first checks was tried.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -44,7 +46,8 @@ def run(url: str, seed: int, examples: int) -> bool:
         *("--max-examples", str(examples), "--seed", str(seed), "--workers", "2", "--no-color", "--no-shrink"),
         *("--warnings", "off"),
     ]
-    return subprocess.run(command, check=False).returncode == 0
+    environment = os.environ | {"SCHEMATHESIS_HOOKS": str(Path(__file__).with_name("hooks.py"))}
+    return subprocess.run(command, check=False, env=environment).returncode == 0
 
 
 def main() -> int:
@@ -70,7 +73,10 @@ def main() -> int:
         print(f"| {route} | " + " | ".join(map(str, outcomes)) + " |")
     print(f"\n{sum(counts.values())} requests, {time.monotonic() - started:.0f} s; /health afterwards: {health.status_code}")
     failed = sum(count for (_, outcome), count in counts.items() if outcome == "server_error")
-    return 0 if clean and not failed and health.status_code == 200 else 1
+    refused = sorted({route for route, _ in counts if not counts[route, "ok"]} - {"unknown"})
+    if refused:
+        print(f"All requests were refused by {', '.join(refused)}")
+    return 0 if clean and not failed and not refused and health.status_code == 200 else 1
 
 
 if __name__ == "__main__":
