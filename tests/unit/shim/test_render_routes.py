@@ -2,16 +2,23 @@
 
 import base64
 
+import orjson
 import pytest
 
+from tests.golden.videos import video
+from tests.unit.render.helpers import chat, image_part, png, settings, user
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.generate import GenerateRequest
+from triton_renderer.protocol.render_answer import to_generate_request
+from triton_renderer.protocol.stages import RequestContext
+from triton_renderer.render import Renderer
+from triton_renderer.tensors import split
 
 from .conftest import Running
 
 
-def data_url(data: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(data).decode()
+def data_url(data: bytes, kind: str = "image/png") -> str:
+    return f"data:{kind};base64," + base64.b64encode(data).decode()
 
 
 async def test_a_conversation_becomes_a_generate_request(running: Running) -> None:
@@ -38,6 +45,30 @@ async def test_the_answer_is_accepted_by_generate_unchanged(running: Running) ->
     answer = await running.http.post("/inference/v1/generate", json=rendered.json())
     assert answer.status_code == 200
     assert answer.json()["choices"][0]["token_ids"] == [byte + 1 for byte in b"hi"]
+
+
+async def test_what_goes_through_a_render_answer_reaches_encode_as_render_made_it(running: Running) -> None:
+    renderer = Renderer.load(settings(max_model_len=4000))
+    film = {"type": "video_url", "video_url": {"url": data_url(video("small.avi"), "video/mp4")}}
+    content = [image_part(png(96, 64)), film, image_part(png(200, 128)), {"type": "text", "text": "hi"}, film]
+    rendered = chat(renderer, user(*content), for_generate=True, temperature=0.5, stop=["x"], cache_salt="s", priority=-1)
+    assert [feature.modality for feature in rendered.context.features] == ["image", "video", "image", "video"]
+    answer = to_generate_request(rendered.token_ids, rendered.items, rendered.context)
+    features = orjson.loads(answer)["features"]
+    assert len(features) == 4
+    for lists in features.values():
+        assert {kind: len(items) for kind, items in lists.items()} == {"image": 2, "video": 2}
+    response = await running.http.post("/inference/v1/generate", content=answer, headers={"content-type": "application/json"})
+    assert response.status_code == 200, response.text
+    ((_, document),), (inputs,) = running.stages.calls, running.stages.inputs
+    assert inputs["token_ids"].tolist() == rendered.token_ids.tolist()
+    assert split(inputs["mm_data"], inputs["mm_offsets"]) == [bytes(item) for item in rendered.items]
+    context = RequestContext.model_validate(document)
+    for name in ("features", "cache_salt", "priority"):
+        assert getattr(context, name) == getattr(rendered.context, name), name
+    assert context.reasoning_ended is True
+    sampling = context.sampling_params
+    assert sampling.model_copy(update={"bad_words": sampling.bad_words or None}) == rendered.context.sampling_params
 
 
 async def test_one_prompt_gives_a_list_of_one_with_the_plain_id(running: Running) -> None:
