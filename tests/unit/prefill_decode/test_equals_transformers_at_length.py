@@ -25,7 +25,8 @@ from triton_renderer.settings import load_settings
 MAX_MODEL_LEN = 700
 SMALL_CACHE_BYTES = 2_900_000
 """Holds the longest request, and little else."""
-TIED_SHARE = 0.01
+TIED_SHARE = 0.005
+"""Of the prompts. One of the 200 has a token whose two best logits are closer than a tie, by 9.7e-5; none of the 24 has."""
 BATCHES = (1, 7, 2, 16, 3, 1, 11, 5, 24)
 """Requests that come at once; then one of those that are open has to end before the next ones come."""
 
@@ -72,7 +73,7 @@ def prompts(request: pytest.FixtureRequest) -> list[Prepared]:
         num_pictures = int(rng.integers(1, 4)) if number % 2 else 0
         case = pipeline.case(num_pictures, min(length, 120) if num_pictures else length, int(rng.integers(1, 240)))
         params = {"temperature": 0, "max_tokens": case.max_tokens, "ignore_eos": True}
-        context = RequestContext(id=str(number), stream=number % 3 > 0, features=case.features, sampling_params=params)  # type: ignore[arg-type]
+        context = RequestContext(id=str(number), stream=number % 3 > 0, features=case.features, sampling_params=params)
         prepared.append(Prepared(case, pipeline.encoder.encode(*tensors.concatenate(case.items), context), context))
     return prepared
 
