@@ -20,7 +20,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor
 from client.shim.concurrency import offload
 from triton_renderer.errors import Cancelled, RendererError, StageUnavailable, from_wire
 from triton_renderer.settings import Settings, reachable
-from triton_renderer.tensors import ENSEMBLES, MODELS, NUMPY_DTYPES, STAGES, TensorSpec
+from triton_renderer.tensors import EMBEDDINGS, ENCODED, ENSEMBLES, MODELS, NUMPY_DTYPES, STAGES, TensorSpec
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,9 @@ _CHANNEL_OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+
+_MADE_BY_A_STAGE = frozenset({EMBEDDINGS.name, ENCODED.name})
+"""Inputs of a stage that in an ensemble come from the stage before it, never from a client."""
 
 _STAGE_NAME = re.compile(rf"(?<![a-z_])({'|'.join(STAGES)})(?![a-z])")
 _DEAD_STUB = "is not healthy"
@@ -256,7 +259,7 @@ def _rpc_failure(model: str, error: Any) -> RendererError:
 def _failure(model: str, text: str) -> RendererError:
     """An error message of Triton as an error of ours. What no stage meant for the client goes to the log alone."""
     error = from_wire(text)
-    if error.message != text:
+    if error.message != text and not (model in ENSEMBLES and error.param in _MADE_BY_A_STAGE):
         return error
     found = _STAGE_NAME.search(text)
     stage = found[1] if found else model

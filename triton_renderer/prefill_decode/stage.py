@@ -88,6 +88,11 @@ class PrefillDecode:
         """
         self._check_sampling(context)
         self._check_tokens(token_ids, context)
+        # A caller of this stage alone may leave the features out; encode must not leave out one of theirs.
+        if len(encoded.items) < len(context.features):
+            raise InvalidRequest(
+                f"encoded describes {len(encoded.items)} items, the request has {len(context.features)}", "encoded"
+            )
         multimodal, grids = self._multimodal(token_ids, embeddings, encoded)
         prompt = self._runner.make_prompt(token_ids.copy(), multimodal, grids)
         params = context.sampling_params
@@ -309,10 +314,18 @@ class PrefillDecode:
                 "embeddings",
             )
         rows = embeddings.view(dtype).to(self._runner.device, self._runner.dtype, copy=True)
-        if not bool(rows.isfinite().all()):
-            raise InvalidRequest("embeddings holds values that are not finite", "embeddings")
         parts = rows.split([depth * count * width for depth, count, width in shapes])  # type: ignore[no-untyped-call]
+        if not bool(rows.isfinite().all()):
+            wrong = next(item for item, part in zip(encoded.items, parts, strict=True) if not bool(part.isfinite().all()))
+            where = _place(wrong, encoded.items)
+            raise InvalidRequest(f"{where}: the encoder's rows of it are not finite", where)
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def _place(item: EncodedItem, items: list[EncodedItem]) -> str:
+    """What errors call an item of the prompt: its number among those of its modality."""
+    offsets = sorted(other.placeholder.offset for other in items if other.modality == item.modality)
+    return f"features.{item.modality}.{offsets.index(item.placeholder.offset)}"
 
 
 def _digest(rows: torch.Tensor, grid: dict[str, torch.Tensor]) -> bytes:

@@ -213,11 +213,13 @@ def test_abort_finishes_with_abort_within_a_step(engine: Engine, runner: Countin
     engine.add(make_request(sink, max_tokens=1000, request_id="internal", external_id="client's"))
     wait_until(lambda: len(sink.token_ids) >= 5)
     before = len(sink.token_ids)
-    engine.abort([name])
+    for _ in range(3):
+        engine.abort([name])
     sink.wait()
     assert sink.finish_reasons == ["abort"]
     assert len(sink.token_ids) <= before + 3
     assert_empty(engine)
+    assert sink.num_ends == 1
 
 
 def test_abort_of_a_plain_request_delivers_what_there_is(engine: Engine, runner: CountingRunner) -> None:

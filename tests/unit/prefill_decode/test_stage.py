@@ -103,12 +103,41 @@ def test_description_that_does_not_fit_is_refused(stage: PrefillDecode, prompt: 
     assert submit(stage, prompt, encoded(), rows()).wait().error is None
 
 
-@pytest.mark.parametrize(
-    "embeddings", [rows(count=5), rows(float("nan")), rows(float("inf")), torch.empty(0, dtype=torch.uint8)]
-)
-def test_unfilled_or_missing_rows_are_refused(stage: PrefillDecode, prompt: list[int], embeddings: torch.Tensor) -> None:
+@pytest.mark.parametrize("embeddings", [rows(count=5), rows(count=7), torch.empty(0, dtype=torch.uint8)])
+def test_too_few_or_too_many_rows_are_refused(stage: PrefillDecode, prompt: list[int], embeddings: torch.Tensor) -> None:
     with pytest.raises(InvalidRequest, match="embeddings"):
         submit(stage, prompt, encoded(), embeddings)
+
+
+def test_an_item_that_encode_left_out_is_missed(stage: PrefillDecode, prompt: list[int]) -> None:
+    features = [
+        {"modality": "image", "mm_hash": "h", "placeholder": {"offset": 2 + number * len(prompt), "length": ROWS}}
+        for number in range(3)
+    ]
+    items = [encoded(placeholder=feature["placeholder"])["items"][0] for feature in features]
+    for count in (0, 1, 2):
+        with pytest.raises(InvalidRequest, match=f"{count} items, the request has 3") as caught:
+            submit(stage, prompt * 3, encoded() | {"items": items[:count]}, torch.cat([rows()] * 3), features=features)
+        assert caught.value.param == "encoded"
+    assert (
+        submit(stage, prompt * 3, encoded() | {"items": items}, torch.cat([rows()] * 3), features=features).wait().error is None
+    )
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("unfilled", [0, 1, 2])
+def test_unfilled_rows_are_refused_with_the_item_that_they_are_of(
+    stage: PrefillDecode, prompt: list[int], unfilled: int, poison: float
+) -> None:
+    """Of three pictures, which encode has in another order than the prompt."""
+    order = [2, 0, 1]
+    items = [encoded(placeholder={"offset": 2 + number * len(prompt), "length": ROWS})["items"][0] for number in order]
+    embeddings = torch.cat([rows(poison if number == unfilled else 0.5) for number in order])
+    with pytest.raises(InvalidRequest, match=rf"features\.image\.{unfilled}: .* not finite") as caught:
+        submit(stage, prompt * 3, encoded() | {"items": items}, embeddings)
+    assert caught.value.param == f"features.image.{unfilled}"
+    filled = torch.cat([rows()] * 3)
+    assert submit(stage, prompt * 3, encoded() | {"items": items}, filled).wait().error is None
 
 
 def test_image_token_outside_every_placeholder_is_refused(stage: PrefillDecode, prompt: list[int]) -> None:

@@ -1,5 +1,8 @@
 """The shim's counters."""
 
+import asyncio
+import time
+
 import pytest
 
 from client.shim.metrics import outcome_of
@@ -42,6 +45,23 @@ async def test_a_request_counts_once_by_route_and_by_model(
         assert running.count("model_calls_total", model="chat", outcome=each) == (each == outcome)
     assert running.count("request_duration_seconds_count", route=CHAT) == 1
     assert running.count("model_call_duration_seconds_count", model="chat") == 1
+
+
+@pytest.mark.parametrize(("stream", "after"), [(False, 0), (True, 1)])
+async def test_a_duration_ends_with_the_last_response_and_not_with_the_first(
+    running: Running, stream: bool, after: int
+) -> None:
+    running.stages.pause_after = after
+    connection = running.connect(CHAT, HELLO | {"stream": stream})
+    await running.stages.paused.wait()
+    paused = time.perf_counter()
+    await asyncio.sleep(0.05)
+    assert running.count("request_duration_seconds_count", route=CHAT) == 0
+    waited = time.perf_counter() - paused
+    running.stages.go_on.set()
+    await connection.end()
+    assert running.count("request_duration_seconds_sum", route=CHAT) >= waited
+    assert running.count("model_call_duration_seconds_sum", model="chat") >= waited
 
 
 async def test_a_refused_body_counts_for_the_route_and_for_no_model(running: Running) -> None:

@@ -286,6 +286,15 @@ async def test_errors_of_triton_become_ours_and_show_nothing_of_the_inside(
         await stream(stages)
 
 
+@pytest.mark.parametrize("name", ["embeddings", "encoded"])
+async def test_what_one_stage_finds_wrong_in_anothers_answer_is_not_the_clients_mistake(triton: Pair, name: str) -> None:
+    servicer, stages = triton
+    servicer.replies = [failure(f"in ensemble 'chat', {to_wire(InvalidRequest('too few bytes', name))}")]
+    with pytest.raises(RendererError) as caught:
+        await stream(stages)
+    assert (type(caught.value), caught.value.message) == (RendererError, "model `chat` failed")
+
+
 async def test_a_dead_stage_is_named_in_a_stream_as_well(triton: Pair) -> None:
     servicer, stages = triton
     servicer.replies = [failure("Stub process 'prefill_decode_0_0' is not healthy.")]
