@@ -67,6 +67,8 @@ class DocumentedApp(FastAPI):
         if not self.openapi_schema:
             document = get_openapi(title=self.title, version=self.version, description=self.description, routes=self.routes)
             _, schemas = models_json_schema([(model, "validation") for model in _MODELS], ref_template=_COMPONENTS)
-            document.setdefault("components", {}).setdefault("schemas", {}).update(schemas["$defs"])
+            # Those with an underscore stand for what is always refused; unions leave them out, and so nothing refers to them.
+            told = {name: schema for name, schema in schemas["$defs"].items() if not name.startswith("_")}
+            document.setdefault("components", {}).setdefault("schemas", {}).update(told)
             self.openapi_schema = document
         return self.openapi_schema

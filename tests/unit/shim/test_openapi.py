@@ -57,6 +57,13 @@ async def test_every_reference_leads_somewhere(running: Running) -> None:
     assert references(document) <= schemas
 
 
+async def test_it_tells_of_nothing_that_is_only_there_to_be_refused(running: Running) -> None:
+    schemas = (await running.http.get("/openapi.json")).json()["components"]["schemas"]
+    assert [name for name in schemas if name.startswith("_")] == []
+    branches = schemas["MessagesRequest"]["properties"]["messages"]["items"]["oneOf"]
+    assert [branch["$ref"].rpartition("/")[2] for branch in branches] == ["UserMessage", "AssistantMessage", "SystemMessage"]
+
+
 @pytest.mark.parametrize("path", ["/docs"])
 async def test_it_can_be_read_in_a_browser(running: Running, path: str) -> None:
     assert (await running.http.get(path)).status_code == 200

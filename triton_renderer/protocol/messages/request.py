@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from triton_renderer.protocol.base import TEXT_OR_LIST, NullableBool, Wire
 from triton_renderer.protocol.sampling import MAX_STOP_STRINGS
@@ -84,7 +85,9 @@ def _block_tag(*known: str) -> Discriminator:
 
 
 ResultBlock = Annotated[
-    Annotated[TextBlock, Tag("Text")] | Annotated[ImageBlock, Tag("Image")] | Annotated[_OtherBlock, Tag("Other")],
+    Annotated[TextBlock, Tag("Text")]
+    | Annotated[ImageBlock, Tag("Image")]
+    | Annotated[SkipJsonSchema[_OtherBlock], Tag("Other")],
     _block_tag("text", "image"),
 ]
 
@@ -102,7 +105,7 @@ UserBlock = Annotated[
     Annotated[TextBlock, Tag("Text")]
     | Annotated[ImageBlock, Tag("Image")]
     | Annotated[ToolResultBlock, Tag("Tool_Result")]
-    | Annotated[_OtherBlock, Tag("Other")],
+    | Annotated[SkipJsonSchema[_OtherBlock], Tag("Other")],
     _block_tag("text", "image", "tool_result"),
 ]
 AssistantBlock = Annotated[
@@ -110,10 +113,12 @@ AssistantBlock = Annotated[
     | Annotated[ThinkingBlock, Tag("Thinking")]
     | Annotated[RedactedThinkingBlock, Tag("Redacted_Thinking")]
     | Annotated[ToolUseBlock, Tag("Tool_Use")]
-    | Annotated[_OtherBlock, Tag("Other")],
+    | Annotated[SkipJsonSchema[_OtherBlock], Tag("Other")],
     _block_tag("text", "thinking", "redacted_thinking", "tool_use"),
 ]
-SystemBlock = Annotated[Annotated[TextBlock, Tag("Text")] | Annotated[_OtherBlock, Tag("Other")], _block_tag("text")]
+SystemBlock = Annotated[
+    Annotated[TextBlock, Tag("Text")] | Annotated[SkipJsonSchema[_OtherBlock], Tag("Other")], _block_tag("text")
+]
 SystemContent = Annotated[Text | Annotated[list[SystemBlock], Tag("List")], TEXT_OR_LIST]
 
 
@@ -158,7 +163,7 @@ Message = Annotated[
     Annotated[UserMessage, Tag("User")]
     | Annotated[AssistantMessage, Tag("Assistant")]
     | Annotated[SystemMessage, Tag("System")]
-    | Annotated[_OtherMessage, Tag("Other")],
+    | Annotated[SkipJsonSchema[_OtherMessage], Tag("Other")],
     Discriminator(_message_tag),
 ]
 

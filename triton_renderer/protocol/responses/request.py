@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from triton_renderer.protocol.base import TEXT_OR_LIST, Int64, NullableBool, Wire
 from triton_renderer.protocol.sampling import StopStrings, TokenIdList
@@ -93,7 +94,7 @@ InputItem = Annotated[
     | Annotated[CustomToolCall, Tag("CustomToolCall")]
     | Annotated[CallOutput, Tag("CallOutput")]
     | Annotated[ReasoningItem, Tag("Reasoning")]
-    | Annotated[_OtherItem, Tag("Other")],
+    | Annotated[SkipJsonSchema[_OtherItem], Tag("Other")],
     Discriminator(_item_tag),
 ]
 
