@@ -14,6 +14,7 @@ import torch
 
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.protocol.stages import MAX_METADATA
+from triton_renderer.transfer import to_device
 from triton_renderer.wire import Field, Item, decode_item
 
 PIXEL_DTYPES = ("uint8", "float32", "float16", "bfloat16")
@@ -156,7 +157,7 @@ def tower_inputs(item: Item, pixel_format: PixelFormat, device: torch.device) ->
     for name, value in item.items():
         if not isinstance(value.data, np.ndarray):
             continue
-        tensor = to_torch(value.data).to(device)
+        tensor = to_device(to_torch(value.data), device)
         if name == pixel_format.pixels:
             tensor = pixel_format.normalize(tensor)
         has_axis = value.kind == "flat" or (name == pixel_format.pixels and pixel_format.patch is not None)

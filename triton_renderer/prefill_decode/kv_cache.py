@@ -19,6 +19,7 @@ from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConf
 from transformers.cache_utils import CacheLayerMixin
 
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
+from triton_renderer.transfer import to_device
 
 TokenShapes = tuple[tuple[int, int], tuple[int, int]]
 """(heads, size) of a token's keys in a layer, and of its values."""
@@ -96,14 +97,16 @@ class StepLayout:
     def _chunk_mask(self, chunk: Chunk, reach: Reach) -> Tensor | None:
         if not (chunk.context or chunk.pictures or reach.chunk or (reach.window and reach.window < chunk.end)):
             return None
-        queries, keys = torch.arange(chunk.context, chunk.end)[:, None], torch.arange(chunk.end)
+        # On the device: of a long prompt this is larger than all else that a step brings there.
+        keys = torch.arange(chunk.end, device=self._cache.device)
+        queries = keys[chunk.context :, None]
         hidden = reach.hides(queries, keys)
         for start, end in chunk.pictures:
             hidden &= ~((queries >= start) & (queries < end) & (keys >= start) & (keys < end))
         return _additive(hidden, self._cache)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64).to(self._cache.device)
+        return to_device(torch.tensor(numbers, dtype=torch.int64), self._cache.device)
 
 
 class _DecodeGroup:
@@ -112,23 +115,23 @@ class _DecodeGroup:
     def __init__(self, members: Sequence[int], decodes: Sequence[Chunk], cache: "PagedKVCache") -> None:
         """`members`: which of the decodes."""
         self.size = len(members)
-        self.rows = None if self.size == len(decodes) else torch.tensor(members).to(cache.device)
+        self.rows = None if self.size == len(decodes) else to_device(torch.tensor(members), cache.device)
         """Which of the step's tokens; None for all that decode."""
         chunks = [decodes[index] for index in members]
-        self._contexts = torch.tensor([[chunk.context] for chunk in chunks])
+        self._contexts = to_device(torch.tensor([[chunk.context] for chunk in chunks]), cache.device)
         self._width = max(blocks_for(chunk.end) for chunk in chunks)
         table: list[int] = []
         for chunk in chunks:
             blocks = chunk.blocks[: self._width]
             table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
-        self.blocks = torch.tensor(table).to(cache.device)
+        self.blocks = to_device(torch.tensor(table), cache.device)
         self._cache = cache
         self._masks: dict[Reach, Tensor] = {}
 
     def mask(self, reach: Reach) -> Tensor:
         """[1, members, 1, keys], to be added to the scores."""
         if reach not in self._masks:
-            hidden = reach.hides(self._contexts, torch.arange(self._width * BLOCK_TOKENS))
+            hidden = reach.hides(self._contexts, torch.arange(self._width * BLOCK_TOKENS, device=self._cache.device))
             self._masks[reach] = _additive(hidden, self._cache)[None, :, None]
         return self._masks[reach]
 
@@ -142,8 +145,7 @@ def _alike(decodes: Sequence[Chunk]) -> list[list[int]]:
 
 
 def _additive(hidden: Tensor, cache: "PagedKVCache") -> Tensor:
-    mask = torch.zeros(hidden.shape, dtype=cache.dtype).masked_fill(hidden, float("-inf"))
-    return mask.to(cache.device)
+    return torch.zeros(hidden.shape, dtype=cache.dtype, device=cache.device).masked_fill_(hidden, float("-inf"))
 
 
 def _slot(blocks: Sequence[int], position: int) -> int:

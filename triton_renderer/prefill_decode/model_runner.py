@@ -24,6 +24,7 @@ from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem, FeatureForm
 from triton_renderer.settings import Settings
+from triton_renderer.transfer import to_device
 
 log = logging.getLogger(__name__)
 
@@ -149,11 +150,11 @@ class ModelRunner:
         ids = np.concatenate([sequence.token_ids(start, end) for sequence, start, end in spans])
         positions = torch.cat([sequence.positions(start, end) for sequence, start, end in spans], dim=-1)
         output = self.model(
-            input_ids=torch.from_numpy(ids).unsqueeze(0).to(self.device),
-            position_ids=positions.to(self.device),
+            input_ids=to_device(torch.from_numpy(ids).unsqueeze(0), self.device),
+            position_ids=to_device(positions, self.device),
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=torch.tensor(wanted, device=self.device),
+            logits_to_keep=to_device(torch.tensor(wanted), self.device),
             layout=layout,
             **self._multimodal(works),
         )

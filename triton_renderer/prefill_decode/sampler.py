@@ -7,6 +7,7 @@ Each operation is done for all rows that ask for it at once.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from triton_renderer.prefill_decode.sequence import Sequence as Choice
 from triton_renderer.prefill_decode.structured import fill_bitmask
 from triton_renderer.protocol.generate import GenerateLogprob, GenerateTokenLogprob
 from triton_renderer.protocol.sampling import SamplingParams
+from triton_renderer.transfer import to_device
 
 FORBIDDEN = float("-inf")
 NUM_CANDIDATES = 1024
@@ -46,7 +48,7 @@ def sample(logits: torch.Tensor, choices: Sequence[Choice]) -> Sampled:
         shaped = torch.where(best.isfinite().unsqueeze(1), shaped, 0.0)
     drawn = [(row, choice) for row, choice in rows if not choice.params.is_greedy]
     if drawn:
-        token_ids[[row for row, _ in drawn]] = _draw(shaped, drawn)
+        token_ids[_places((row for row, _ in drawn), logits.device)] = _draw(shaped, drawn)
     ids: list[int] = token_ids.tolist()
     asked = [(row, choice) for row, choice in rows if choice.params.logprobs is not None]
     return Sampled(ids, _logprobs(logits, ids, asked) if asked else [None] * len(ids), errors)
@@ -78,7 +80,7 @@ def _shape(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     _add_bias(flat, width, [(row, choice) for row, choice in rows if len(choice.shaping.bias_ids)])
     _penalize(flat, width, [(row, choice) for row, choice in rows if choice.shaping.counts is not None])
     if masked:
-        xgrammar.apply_token_bitmask_inplace(shaped, bitmask.to(shaped.device), vocab_size=width, indices=masked)
+        xgrammar.apply_token_bitmask_inplace(shaped, to_device(bitmask, shaped.device), vocab_size=width, indices=masked)
     return shaped
 
 
@@ -105,7 +107,7 @@ def _add_bias(flat: torch.Tensor, width: int, rows: Rows) -> None:
     """flat: the batch's logits, [batch · width], changed in place."""
     if rows:
         ids = np.concatenate([row * width + choice.shaping.bias_ids for row, choice in rows])
-        flat[_indices(ids, flat.device)] += flat.new_tensor(np.concatenate([choice.shaping.biases for _, choice in rows]))
+        flat[_indices(ids, flat.device)] += _values(np.concatenate([choice.shaping.biases for _, choice in rows]), flat)
 
 
 def _penalize(flat: torch.Tensor, width: int, rows: Rows) -> None:
@@ -119,10 +121,10 @@ def _penalize(flat: torch.Tensor, width: int, rows: Rows) -> None:
     lengths = [len(counts.ids) for _, _, counts in counted]
 
     def spread(values: Iterable[float]) -> torch.Tensor:
-        return flat.new_tensor(np.repeat(np.fromiter(values, np.float32), lengths))
+        return _values(np.repeat(np.fromiter(values, np.float32), lengths), flat)
 
     ids = _indices(np.concatenate([row * width + counts.ids for row, _, counts in counted]), flat.device)
-    counts = flat.new_tensor(np.concatenate([counts.counts for _, _, counts in counted]))
+    counts = _values(np.concatenate([counts.counts for _, _, counts in counted]), flat)
     repetition = spread(shaping.repetition_penalty for _, shaping, _ in counted)
     values = flat[ids]
     values = torch.where(values > 0, values / repetition, values * repetition)
@@ -132,7 +134,15 @@ def _penalize(flat: torch.Tensor, width: int, rows: Rows) -> None:
 
 
 def _indices(ids: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(ids).to(device)
+    return to_device(torch.from_numpy(ids), device)
+
+
+def _places(rows: Iterable[int], device: torch.device) -> torch.Tensor:
+    return to_device(torch.tensor(list(rows), dtype=torch.int64), device)
+
+
+def _values(values: "np.ndarray[tuple[int, ...], np.dtype[Any]]", like: torch.Tensor) -> torch.Tensor:
+    return to_device(torch.from_numpy(values).to(like.dtype), like.device)
 
 
 def _draw(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -142,15 +152,17 @@ def _draw(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     """
     params = [choice.params for _, choice in rows]
     uniform = torch.tensor([torch.rand((), generator=choice.random, dtype=torch.float64) for _, choice in rows])
-    uniform = uniform.to(logits.device).unsqueeze(1)
-    scaled = logits[[row for row, _ in rows]].float() / _column(logits, (p.temperature for p in params))
+    uniform = to_device(uniform, logits.device).unsqueeze(1)
+    scaled = logits[_places((row for row, _ in rows), logits.device)].float() / _column(logits, (p.temperature for p in params))
     drawn = torch.empty(len(rows), dtype=torch.int64, device=logits.device)
     free = [index for index, p in enumerate(params) if not _is_filtered(p)]
     if free:
-        drawn[free] = _invert(scaled[free].softmax(dim=-1), uniform[free])
+        places = _places(free, logits.device)
+        drawn[places] = _invert(scaled[places].softmax(dim=-1), uniform[places])
     filtered = [index for index, p in enumerate(params) if _is_filtered(p)]
     if filtered:
-        drawn[filtered] = _draw_filtered(scaled[filtered], uniform[filtered], [params[index] for index in filtered])
+        places = _places(filtered, logits.device)
+        drawn[places] = _draw_filtered(scaled[places], uniform[places], [params[index] for index in filtered])
     return drawn
 
 
@@ -206,14 +218,14 @@ def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
 
 
 def _column(like: torch.Tensor, values: Iterable[float]) -> torch.Tensor:
-    return torch.tensor(list(values), dtype=torch.float32, device=like.device).unsqueeze(1)
+    return to_device(torch.tensor(list(values), dtype=torch.float32), like.device).unsqueeze(1)
 
 
 def _logprobs(logits: torch.Tensor, token_ids: list[int], rows: Rows) -> list[GenerateTokenLogprob | None]:
     answers: list[GenerateTokenLogprob | None] = [None] * len(token_ids)
     tokens = [token_ids[row] for row, _ in rows]
     counts = [choice.params.logprobs or 0 for _, choice in rows]
-    ranked = rank(logits[[row for row, _ in rows]], tokens, max(counts))
+    ranked = rank(logits[_places((row for row, _ in rows), logits.device)], tokens, max(counts))
     for (row, _), token_id, count, (own, best) in zip(rows, tokens, counts, ranked, strict=True):
         others = [other for other in best[:count] if other.token_id != token_id]
         answers[row] = GenerateTokenLogprob(token_id=token_id, logprob=own.logprob, rank=own.rank, top_logprobs=[own, *others])
@@ -223,7 +235,7 @@ def _logprobs(logits: torch.Tensor, token_ids: list[int], rows: Rows) -> list[Ge
 def rank(logits: torch.Tensor, token_ids: Sequence[int], count: int) -> list[tuple[GenerateLogprob, list[GenerateLogprob]]]:
     """For each row the logprob and rank of its token, and those of the `count` best ones. logits: [rows, vocabulary]."""
     logprobs = logits.float().log_softmax(dim=-1)
-    own = logprobs.gather(1, torch.tensor(token_ids, device=logits.device).unsqueeze(1))
+    own = logprobs.gather(1, _places(token_ids, logits.device).unsqueeze(1))
     ranks = ((logprobs > own).sum(dim=-1) + 1).tolist()
     best = logprobs.topk(count, dim=-1)
     tops = zip(best.indices.tolist(), best.values.tolist(), strict=True)

@@ -30,6 +30,7 @@ from triton_renderer.text.detokenizer import PROMPT_TAIL
 from triton_renderer.text.logprobs import LogprobsDecoder
 from triton_renderer.text.reasoning import ReasoningMarks, ReasoningState
 from triton_renderer.text.tokenizer import eos_token_ids, load_tokenizer
+from triton_renderer.transfer import to_device
 
 log = logging.getLogger(__name__)
 
@@ -293,7 +294,7 @@ class PrefillDecode:
             if item.rows
         )
         is_video = types[places] == TYPES["video"]
-        of_video = torch.from_numpy(is_video).to(self._runner.device) if is_video.any() else None
+        of_video = to_device(torch.from_numpy(is_video), self._runner.device) if is_video.any() else None
         return MultimodalInputs(torch.cat(ordered, dim=1), places, pictures, encoded.form, of_video), grids
 
     def _features(self, embeddings: torch.Tensor, encoded: EncodedItems) -> list[torch.Tensor]:
