@@ -92,6 +92,9 @@ class Settings(BaseSettings):
         None, ge=1, description="memory for the KV cache (default: 1 GiB, or 80 percent of a GPU's free memory)"
     )
     prefix_caching: bool = Field(True, description="keep the KV cache of prompts for later ones that begin alike")
+    cuda_graphs: bool = Field(
+        True, description="on a GPU, record the kernels of steps that only decode, and start them all at once"
+    )
     max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
     queue_timeout_s: float = Field(
         300.0, ge=0.01, le=86_400, description="longest time that a request may wait for a place in the batch, in seconds"

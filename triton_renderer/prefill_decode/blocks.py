@@ -15,7 +15,8 @@ import numpy.typing as npt
 BLOCK_TOKENS = 16
 
 NULL_BLOCK = 0
-"""Never given to a sequence: tables of unequal length are filled up with it, and its keys and values stay zero."""
+"""Never given to a sequence: tables of unequal length are filled up with it. Nobody sees its keys and values: they are zero, or
+those of the rows that fill a batch up (decode_graphs.py)."""
 
 
 def blocks_for(tokens: int) -> int:

@@ -19,7 +19,7 @@ from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConf
 from transformers.cache_utils import CacheLayerMixin
 
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
-from triton_renderer.transfer import to_device
+from triton_renderer.transfer import copy_to, to_device
 
 TokenShapes = tuple[tuple[int, int], tuple[int, int]]
 """(heads, size) of a token's keys in a layer, and of its values."""
@@ -66,17 +66,38 @@ class Chunk:
 class StepLayout:
     """Where each token of a step goes, and what it sees. Chunks of one token come first; they decode as one batch."""
 
-    def __init__(self, chunks: Sequence[Chunk], cache: "PagedKVCache") -> None:
-        self._cache = cache
+    def __init__(
+        self, chunks: Sequence[Chunk], cache: "PagedKVCache", *, width: int = 0, device: torch.device | None = None
+    ) -> None:
+        """width: where it is given, all decoding sequences are one group, padded to as many blocks, of which none has more.
+
+        device: where the tensors lie, by default the cache's.
+        """
+        self._cache, self._width, self._device = cache, width, device or cache.device
         self._decodes = [chunk for chunk in chunks if chunk.length == 1]
         self.chunks = chunks[len(self._decodes) :]
         slots = [_slot(chunk.blocks, chunk.context) for chunk in self._decodes]
         for chunk in self.chunks:
             slots += [_slot(chunk.blocks, position) for position in range(chunk.context, chunk.end)]
         self.slots = self._tensor(slots)
-        self.groups = [_DecodeGroup(members, self._decodes, cache) for members in _alike(self._decodes)]
         self.chunk_blocks = [self._tensor(chunk.blocks[: blocks_for(chunk.end)]) for chunk in self.chunks]
         self._masks: dict[tuple[int, Reach], Tensor | None] = {}
+
+    @functools.cached_property
+    def groups(self) -> "list[_DecodeGroup]":
+        """The decoding sequences, for torch's attention."""
+        groups = [range(len(self._decodes))] if self._width else alike(self._decodes)
+        return [_DecodeGroup(members, self._decodes, self._cache.dtype, self._device, self._width) for members in groups]
+
+    def take_over(self, other: "StepLayout") -> None:
+        """Fills the tensors with those of `other`, a layout of as many decoding sequences, padded to the same width.
+
+        What was computed from them follows. For a recording, which reads the same tensors whenever it is replayed.
+        """
+        copy_to(self.slots, other.slots)
+        if "groups" in vars(self):
+            for mine, others in zip(self.groups, other.groups, strict=True):
+                mine.take_over(others)
 
     @property
     def num_decodes(self) -> int:
@@ -98,45 +119,57 @@ class StepLayout:
         if not (chunk.context or chunk.pictures or reach.chunk or (reach.window and reach.window < chunk.end)):
             return None
         # On the device: of a long prompt this is larger than all else that a step brings there.
-        keys = torch.arange(chunk.end, device=self._cache.device)
+        keys = torch.arange(chunk.end, device=self._device)
         queries = keys[chunk.context :, None]
         hidden = reach.hides(queries, keys)
         for start, end in chunk.pictures:
             hidden &= ~((queries >= start) & (queries < end) & (keys >= start) & (keys < end))
-        return _additive(hidden, self._cache)
+        return _additive(hidden, self._cache.dtype)
 
     def _tensor(self, numbers: Sequence[int]) -> Tensor:
-        return to_device(torch.tensor(numbers, dtype=torch.int64), self._cache.device)
+        return to_device(torch.tensor(numbers, dtype=torch.int64), self._device)
 
 
 class _DecodeGroup:
     """Decoding sequences of about one length, whose tokens attend as one batch, padded to the longest."""
 
-    def __init__(self, members: Sequence[int], decodes: Sequence[Chunk], cache: "PagedKVCache") -> None:
-        """`members`: which of the decodes."""
+    def __init__(
+        self, members: Sequence[int], decodes: Sequence[Chunk], dtype: torch.dtype, device: torch.device, width: int
+    ) -> None:
+        """members: which of the decodes. dtype: of the scores. width: blocks to pad to, at least."""
         self.size = len(members)
-        self.rows = None if self.size == len(decodes) else to_device(torch.tensor(members), cache.device)
+        self.rows = None if self.size == len(decodes) else to_device(torch.tensor(members), device)
         """Which of the step's tokens; None for all that decode."""
         chunks = [decodes[index] for index in members]
-        self._contexts = to_device(torch.tensor([[chunk.context] for chunk in chunks]), cache.device)
-        self._width = max(blocks_for(chunk.end) for chunk in chunks)
+        self._contexts = to_device(torch.tensor([[chunk.context] for chunk in chunks]), device)
+        self._width = max(width, *(blocks_for(chunk.end) for chunk in chunks))
         table: list[int] = []
         for chunk in chunks:
             blocks = chunk.blocks[: self._width]
             table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
-        self.blocks = to_device(torch.tensor(table), cache.device)
-        self._cache = cache
+        self.blocks = to_device(torch.tensor(table), device)
+        self._dtype = dtype
         self._masks: dict[Reach, Tensor] = {}
 
     def mask(self, reach: Reach) -> Tensor:
         """[1, members, 1, keys], to be added to the scores."""
         if reach not in self._masks:
-            hidden = reach.hides(self._contexts, torch.arange(self._width * BLOCK_TOKENS, device=self._cache.device))
-            self._masks[reach] = _additive(hidden, self._cache)[None, :, None]
+            self._masks[reach] = self._mask(reach)
         return self._masks[reach]
 
+    def _mask(self, reach: Reach) -> Tensor:
+        keys = torch.arange(self._width * BLOCK_TOKENS, device=self._contexts.device)
+        return _additive(reach.hides(self._contexts, keys), self._dtype)[None, :, None]
 
-def _alike(decodes: Sequence[Chunk]) -> list[list[int]]:
+    def take_over(self, other: "_DecodeGroup") -> None:
+        """As of StepLayout."""
+        copy_to(self._contexts, other._contexts)
+        copy_to(self.blocks, other.blocks)
+        for reach, mask in self._masks.items():
+            copy_to(mask, self._mask(reach))
+
+
+def alike(decodes: Sequence[Chunk]) -> list[list[int]]:
     """Groups of sequences whose lengths differ by less than a factor of two, or are all short: padding at most doubles them."""
     groups: dict[int, list[int]] = {}
     for index, chunk in enumerate(decodes):
@@ -144,8 +177,8 @@ def _alike(decodes: Sequence[Chunk]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _additive(hidden: Tensor, cache: "PagedKVCache") -> Tensor:
-    return torch.zeros(hidden.shape, dtype=cache.dtype, device=cache.device).masked_fill_(hidden, float("-inf"))
+def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
 
 def _slot(blocks: Sequence[int], position: int) -> int:
@@ -176,8 +209,12 @@ class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     def step(self, chunks: Sequence[Chunk]) -> StepLayout:
         """The layout of the next forward pass, to be given to the model as `layout`."""
         layout = StepLayout(chunks, self)
-        self.slots = layout.slots
+        self.use(layout)
         return layout
+
+    def use(self, layout: StepLayout) -> None:
+        """The next forward pass, or the recording of one, goes with `layout`."""
+        self.slots = layout.slots
 
     def erase(self, blocks: Sequence[int]) -> None:
         """Sets blocks to zero: where a sequence went wrong they may hold NaN, which no mask keeps out (0 · NaN is NaN)."""

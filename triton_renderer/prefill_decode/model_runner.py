@@ -18,8 +18,9 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from triton_renderer import checkpoint, threads
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.packed_linear import pack_linears
+from triton_renderer.prefill_decode.decode_graphs import DecodeGraphs, Recorder
 from triton_renderer.prefill_decode.fused_layers import fuse_layers
-from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, token_shapes
+from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, StepLayout, token_shapes
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem, FeatureForm
@@ -37,6 +38,7 @@ class ModelRunner:
     """The language model and its KV cache. Used by one thread only, in inference mode."""
 
     cache: PagedKVCache
+    graphs: DecodeGraphs | None = None
 
     def __init__(self, model: PreTrainedModel) -> None:
         """The cache is to be allocated before the first step, by `allocate_cache`."""
@@ -89,6 +91,10 @@ class ModelRunner:
     def allocate_cache(self, num_blocks: int) -> None:
         """Makes the KV cache; `num_blocks` counts the null block as well."""
         self.cache = PagedKVCache(self.model, self._token_shapes, num_blocks)
+
+    def use_graphs(self, recorder: Recorder) -> None:
+        """From now on steps that only decode are recorded once, and replayed. The cache has to be there."""
+        self.graphs = DecodeGraphs(self.cache, self._logits, recorder)
 
     def erase(self, blocks: Ordered[int]) -> None:
         """See `PagedKVCache.erase`."""
@@ -146,17 +152,39 @@ class ModelRunner:
         wanted: which of the step's tokens, counted through all works, need them; at least one.
         """
         spans = [(work.sequence, work.start, work.end) for work in works]
-        layout = self.cache.step([self._chunk(work) for work in works])
+        chunks = [self._chunk(work) for work in works]
         ids = np.concatenate([sequence.token_ids(start, end) for sequence, start, end in spans])
         positions = torch.cat([sequence.positions(start, end) for sequence, start, end in spans], dim=-1)
+        multimodal = self._multimodal(works)
+        if self.graphs and not multimodal and len(ids) == len(works) and list(wanted) == list(range(len(ids))):
+            logits = self.graphs.run(chunks, ids, positions)
+            if logits is not None:
+                return logits
+        return self._logits(
+            to_device(torch.from_numpy(ids).unsqueeze(0), self.device),
+            to_device(positions, self.device),
+            self.cache.step(chunks),
+            to_device(torch.tensor(wanted), self.device),
+            **multimodal,
+        )
+
+    def _logits(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        layout: StepLayout,
+        wanted: torch.Tensor | None = None,
+        **multimodal: Any,
+    ) -> torch.Tensor:
+        """Logits [wanted, vocabulary] of a step, of all tokens where `wanted` is None. All tensors are on the device."""
         output = self.model(
-            input_ids=to_device(torch.from_numpy(ids).unsqueeze(0), self.device),
-            position_ids=to_device(positions, self.device),
+            input_ids=token_ids,
+            position_ids=positions,
             past_key_values=self.cache,
             use_cache=True,
-            logits_to_keep=to_device(torch.tensor(wanted), self.device),
+            logits_to_keep=0 if wanted is None else wanted,
             layout=layout,
-            **self._multimodal(works),
+            **multimodal,
         )
         logits: torch.Tensor = output.logits[0]
         return logits

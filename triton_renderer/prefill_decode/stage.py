@@ -16,6 +16,7 @@ from triton_renderer import checkpoint
 from triton_renderer.errors import InvalidRequest, RendererError, StageUnavailable
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, BlockHashes, BlockPool, blocks_for
 from triton_renderer.prefill_decode.compiling import CompilingRequests
+from triton_renderer.prefill_decode.decode_graphs import CudaRecorder
 from triton_renderer.prefill_decode.engine import INTERNAL_ERROR, Engine
 from triton_renderer.prefill_decode.model_runner import TYPES, ModelRunner
 from triton_renderer.prefill_decode.scheduler import Scheduler
@@ -54,6 +55,8 @@ class PrefillDecode:
         self._reasoning = ReasoningMarks.load(self._reasoning_parser, self._tokenizer)
         num_blocks = _num_blocks(runner, settings, self.max_model_len)
         runner.allocate_cache(num_blocks)
+        if settings.cuda_graphs and runner.device.type == "cuda":
+            runner.use_graphs(CudaRecorder())
         scheduler = Scheduler(
             BlockPool(num_blocks),
             max_running=settings.max_running_requests,

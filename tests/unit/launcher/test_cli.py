@@ -38,6 +38,7 @@ VALUES = {
     "max_step_tokens": "600",
     "kv_cache_bytes": "700",
     "prefix_caching": "0",
+    "cuda_graphs": "0",
     "max_waiting_requests": "9",
     "queue_timeout_s": "9.5",
     "request_timeout_s": "10.5",
