@@ -119,15 +119,19 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        usual = torch.cuda.current_stream()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(usual)
         with torch.cuda.stream(stream):
             run()
-        torch.cuda.current_stream().wait_stream(stream)
+        usual.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads go on with what they do on the GPU; by default that would break the capture, or them.
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            out = run()
+        try:
+            # Other threads go on with what they do on the GPU; by default that would break the capture, or them.
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                out = run()
+        finally:
+            torch.cuda.set_stream(usual)  # torch leaves the other one in place where a capture fails at its end
 
         def replay() -> Tensor:
             graph.replay()

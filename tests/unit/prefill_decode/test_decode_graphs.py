@@ -3,6 +3,7 @@
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from tests.unit.prefill_decode.recording import record
 from tests.unit.prefill_decode.test_equals_transformers import TIE, Case, Pipeline
 from triton_renderer import checkpoint
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
-from triton_renderer.prefill_decode.decode_graphs import DecodeGraphs
+from triton_renderer.prefill_decode.decode_graphs import CudaRecorder, DecodeGraphs
 from triton_renderer.prefill_decode.kv_cache import Chunk
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.settings import load_settings
@@ -198,6 +199,81 @@ def test_numbers_that_are_none_do_not_stay_in_the_null_block(runner: ModelRunner
     chunks = [Chunk(1, 3, [1]), Chunk(1, 3, [2]), Chunk(1, 3, [3])]
     assert batch.graphs.run(chunks, *batch.tensors(chunks, [0, 0, 0])) is None
     assert bool((keys[:, :BLOCK_TOKENS] == 0).all())
+
+
+class FakeCuda:
+    """What CudaRecorder uses of torch.cuda. Like torch's own, a capture that fails leaves its stream in place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+        self.usual, self.side, self.fails = Stream("usual"), Stream("side"), fails
+        self.now = self.usual
+        self.log: list[str] = []
+        for name in ("graph", "stream", "set_stream", "current_stream", "Stream", "CUDAGraph", "graph_pool_handle"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+
+    def graph_pool_handle(self) -> str:
+        return "pool"
+
+    def current_stream(self) -> "Stream":
+        return self.now
+
+    def set_stream(self, stream: "Stream") -> None:
+        self.now = stream
+
+    def Stream(self) -> "Stream":  # torch's name
+        return self.side
+
+    @contextmanager
+    def stream(self, stream: "Stream") -> Iterator[None]:
+        before, self.now = self.now, stream
+        yield
+        self.now = before
+
+    def CUDAGraph(self) -> "FakeCuda":  # torch's name
+        return self
+
+    @contextmanager
+    def graph(self, graph: object, *, pool: str, stream: "Stream", capture_error_mode: str) -> Iterator[None]:
+        assert (pool, capture_error_mode) == ("pool", "thread_local")
+        self.now = stream
+        self.log.append("capture")
+        yield
+        if self.fails:
+            raise RuntimeError("capture failed")
+        self.now = self.usual
+
+    def replay(self) -> None:
+        self.log.append("replay")
+
+
+@dataclass(eq=False)
+class Stream:
+    name: str
+    waits: list[str] = field(default_factory=list)
+
+    def wait_stream(self, other: "Stream") -> None:
+        self.waits.append(other.name)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_capture_comes_after_a_run_beside_it_and_leaves_the_stream_as_it_was(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda = FakeCuda(monkeypatch, fails)
+    out = torch.ones(1)
+
+    def run() -> torch.Tensor:
+        cuda.log.append(f"run on {cuda.now.name}")
+        return out
+
+    if fails:
+        with pytest.raises(RuntimeError, match="capture failed"):
+            CudaRecorder()(run)
+    else:
+        assert CudaRecorder()(run)() is out
+    assert cuda.log == ["run on side", "capture", "run on side", *([] if fails else ["replay"])]
+    assert cuda.now is cuda.usual
+    assert (cuda.side.waits, cuda.usual.waits) == (["usual"], ["side"])
 
 
 def test_recorder_of_these_tests_refuses_what_a_gpu_refuses_and_keeps_what_the_host_knew() -> None:
