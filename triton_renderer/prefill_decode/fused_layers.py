@@ -8,8 +8,11 @@ by `FusedLayer`, which computes the same; every other model keeps its own.
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from transformers.activations import SiLUActivation
 
 from triton_renderer.packed_linear import PackedLinear
 from triton_renderer.prefill_decode.kv_cache import PagedKVCache, StepLayout, attend
@@ -17,10 +20,12 @@ from triton_renderer.prefill_decode.kv_cache import PagedKVCache, StepLayout, at
 _FAMILIES = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "Qwen3VLTextDecoderLayer"}
 )
+_MODELS = frozenset({"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model", "Qwen3VLTextModel"})
 _PARTS = frozenset(
     {"self_attn", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp", "mlp.gate_proj"}
     | {"mlp.up_proj", "mlp.down_proj", "mlp.act_fn", "input_layernorm", "post_attention_layernorm"}
 )
+_NO_NORM, _NO_EPS = np.empty((0, 0), np.float32), np.float32(0)
 _HEAD_NORMS = frozenset({"self_attn.q_norm", "self_attn.k_norm"})
 
 
@@ -46,6 +51,7 @@ class FusedLayer(nn.Module):
         self._attention_norm = _Norm.of(layer.input_layernorm)
         self._mlp_norm = _Norm.of(layer.post_attention_layernorm)
         self._head_norm = _Norm.of_heads(attention, self._num_queries, self._num_keys)
+        self._is_compilable = isinstance(mlp.act_fn, nn.SiLU | SiLUActivation)
 
     def forward(
         self,
@@ -57,6 +63,8 @@ class FusedLayer(nn.Module):
         **kwargs: Any,
     ) -> Tensor:
         """hidden_states: [1, tokens, hidden], the cosines and sines [1, tokens, head size]; returns [1, tokens, hidden]."""
+        if layout.kernels and self._is_compilable:
+            return self._forward_compiled(hidden_states[0], position_embeddings, past_key_values, layout).unsqueeze(0)
         tokens = hidden_states.shape[1]
         heads = self._qkv(self._attention_norm(hidden_states)).view(1, tokens, -1, self._head_size)
         rotated = heads[:, :, : self._num_rotated]
@@ -72,9 +80,66 @@ class FusedLayer(nn.Module):
         out: Tensor = self._down(self._activation(gate).mul_(up), hidden_states)
         return out
 
+    def _forward_compiled(
+        self, x: Tensor, position_embeddings: tuple[Tensor, Tensor], cache: PagedKVCache, layout: StepLayout
+    ) -> Tensor:
+        """The same in the kernels of `cpu_kernels`; x: [tokens, hidden]."""
+        kernels = layout.kernels
+        heads = self._qkv(self._attention_norm.compiled(x, kernels)).view(x.shape[0], -1, self._head_size)
+        pools = cache.layers[self.layer_idx]
+        cosines, sines = (part[0].contiguous().numpy() for part in position_embeddings)
+        norms, eps = (_NO_NORM, _NO_EPS) if self._head_norm is None else self._head_norm.arrays
+        slots = layout.slots.numpy()
+        kernels.rotate_and_store(heads.numpy(), cosines, sines, norms, eps, slots, pools.keys.numpy(), pools.values.numpy())
+        queries = heads[:, : self._num_queries].transpose(0, 1).unsqueeze(0)
+        attended, _ = attend(self, queries, pools.keys, pools.values, None, layout=layout, scaling=self._scaling)
+        x = self._out(attended.reshape(x.shape[0], -1), x)
+        gate_up = self._gate_up(self._mlp_norm.compiled(x, kernels))
+        gated = gate_up.new_empty(x.shape[0], gate_up.shape[1] // 2)
+        kernels.silu_gate(gate_up.numpy(), gated.numpy())
+        out: Tensor = self._down(gated, x)
+        return out
+
+
+class FusedModel:
+    """A language model of fused layers, for steps without pictures.
+
+    What transformers does around the layers for every model (masks, outputs, checks) takes as long as two layers of a small one.
+    """
+
+    def __init__(self, text: Any, head: Any) -> None:
+        """`text`: the model without its head, whose layers are fused."""
+        self._embed, self._rotary, self._head = text.embed_tokens, text.rotary_emb, head
+        self._layers: list[FusedLayer] = list(text.layers)
+        self._norm = _Norm.of(text.norm)
+
+    @classmethod
+    def of(cls, model: Any) -> "FusedModel | None":
+        """None where the model is not one of those whose decoder layers can be fused, or one of its layers is not."""
+        text = getattr(model.base_model, "language_model", model.base_model)
+        is_known = type(text).__name__ in _MODELS and all(isinstance(layer, FusedLayer) for layer in text.layers)
+        return cls(text, model.lm_head) if is_known else None
+
+    def __call__(
+        self, token_ids: Tensor, positions: Tensor, wanted: Tensor | None, cache: PagedKVCache, layout: StepLayout
+    ) -> Tensor:
+        """Logits [wanted, vocabulary] of a step, of all tokens where `wanted` is None.
+
+        token_ids: [1, tokens]; positions: [1, tokens], or [3, 1, tokens] of M-RoPE.
+        """
+        x = self._embed(token_ids)
+        embeddings = self._rotary(x, positions)
+        for layer in self._layers:
+            x = layer(x, position_embeddings=embeddings, past_key_values=cache, layout=layout)
+        rows = x[0] if wanted is None else x[0].index_select(0, wanted)
+        logits: Tensor = self._head(self._norm.compiled(rows, layout.kernels) if layout.kernels else self._norm(rows))
+        return logits
+
 
 class _Norm(nn.Module):
     """x / sqrt(mean(x²) + eps) · weight, over the last dimension; computed in float32, as transformers does."""
+
+    _weight: Tensor
 
     def __init__(self, weight: Tensor, eps: float) -> None:
         super().__init__()
@@ -94,6 +159,17 @@ class _Norm(nn.Module):
             norm.weight.expand(heads, -1) for norm, heads in ((attention.q_norm, num_queries), (attention.k_norm, num_keys))
         ]
         return cls(torch.cat(weights), attention.q_norm.variance_epsilon)
+
+    @property
+    def arrays(self) -> tuple[npt.NDArray[np.float32], np.float32]:
+        """The weight and eps, for a kernel."""
+        return self._weight.numpy(), np.float32(self._eps)
+
+    def compiled(self, x: Tensor, kernels: Any) -> Tensor:
+        """As `forward`, of x [tokens, size], in a kernel of `cpu_kernels`."""
+        out = torch.empty_like(x)
+        kernels.normalize(x.numpy(), *self.arrays, out.numpy())
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
         wide = x.float()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -98,6 +100,20 @@ class StepLayout:
         if "groups" in vars(self):
             for mine, others in zip(self.groups, other.groups, strict=True):
                 mine.take_over(others)
+
+    @functools.cached_property
+    def table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The decoding sequences, for `cpu_kernels.attend_decodes`: [sequences, blocks] and [sequences]."""
+        table = np.full((len(self._decodes), max(blocks_for(chunk.end) for chunk in self._decodes)), NULL_BLOCK)
+        for row, chunk in zip(table, self._decodes, strict=True):
+            count = blocks_for(chunk.end)
+            row[:count] = chunk.blocks[:count]
+        return table, np.array([chunk.end for chunk in self._decodes])
+
+    @property
+    def kernels(self) -> Any:
+        """The module `cpu_kernels` where the cache is one that they work on, else None. A recording has torch's operations only."""
+        return None if self._width else self._cache.kernels
 
     @property
     def num_decodes(self) -> int:
@@ -198,6 +214,7 @@ class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
         self.device, self.dtype = model.device, model.dtype
         self.reaches = _reaches(model.config.get_text_config())
         self.slots = torch.empty(0, dtype=torch.int64)
+        self.kernels = _kernels(model)
         config = model.config
         model.set_attn_implementation(ATTENTION if config.get_text_config() is config else {"text_config": ATTENTION})
 
@@ -245,7 +262,10 @@ def attend(
     sdpa = functools.partial(_sdpa, scaling=scaling, softcap=softcap, sinks=s_aux)
     count = layout.num_decodes
     parts = []
-    if count:
+    if count and layout.kernels and softcap is None and s_aux is None and reach.chunk is None:
+        scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+        parts.append(_attend_compiled(query[0, :, :count].transpose(0, 1), (key, value), layout, reach.window or 0, scale))
+    elif count:
         # A KV head's queries are one more axis of rows: no key or value is repeated for them.
         decodes = query[0, :, :count].transpose(0, 1)
         outs = [_attend_group(decodes, (key, value), group, group.mask(reach), sdpa) for group in layout.groups]
@@ -257,6 +277,15 @@ def attend(
         parts.append(sdpa(rows, keys, values, layout.chunk_mask(number, reach))[0].transpose(0, 1))
         at += chunk.length
     return (parts[0] if len(parts) == 1 else torch.cat(parts)).unsqueeze(0), None
+
+
+def _attend_compiled(decodes: Tensor, pools: tuple[Tensor, Tensor], layout: StepLayout, window: int, scale: float) -> Tensor:
+    """[tokens, heads, size of a value] of decodes [tokens, heads, size]."""
+    out = decodes.new_empty(*decodes.shape[:2], pools[1].shape[2])
+    table, lengths = layout.table
+    keys, values = (pool.numpy() for pool in pools)
+    layout.kernels.attend_decodes(decodes.numpy(), keys, values, table, lengths, np.float32(scale), window, out.numpy())
+    return out
 
 
 def _attend_group(
@@ -367,6 +396,14 @@ def token_shapes(model: PreTrainedModel) -> list[TokenShapes]:
     return [
         ((layer.keys.shape[1], layer.keys.shape[3]), (layer.values.shape[1], layer.values.shape[3])) for layer in cache.layers
     ]
+
+
+def _kernels(model: PreTrainedModel) -> Any:
+    if model.device.type != "cpu" or model.dtype != torch.float32:
+        return None
+    from triton_renderer.prefill_decode import cpu_kernels  # noqa: PLC0415  # compiles where it is used
+
+    return cpu_kernels
 
 
 def _pools(shapes: TokenShapes, slots: int, model: PreTrainedModel) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from triton_renderer import checkpoint, threads
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.packed_linear import pack_linears
 from triton_renderer.prefill_decode.decode_graphs import DecodeGraphs, Recorder
-from triton_renderer.prefill_decode.fused_layers import fuse_layers
+from triton_renderer.prefill_decode.fused_layers import FusedModel, fuse_layers
 from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, StepLayout, token_shapes
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
@@ -46,6 +46,7 @@ class ModelRunner:
         self.weight_bytes = checkpoint.parameter_bytes(model)
         self._token_shapes = token_shapes(model)
         fused, packed = fuse_layers(model), pack_linears(model)
+        self._fused = FusedModel.of(model)
         log.info("%d decoder layers are fused, %d other linear layers packed for the CPU", fused, packed)
         self.config = model.config
         self.device = model.device
@@ -177,6 +178,8 @@ class ModelRunner:
         **multimodal: Any,
     ) -> torch.Tensor:
         """Logits [wanted, vocabulary] of a step, of all tokens where `wanted` is None. All tensors are on the device."""
+        if self._fused and not multimodal:
+            return self._fused(token_ids, positions, wanted, self.cache, layout)
         output = self.model(
             input_ids=token_ids,
             position_ids=positions,

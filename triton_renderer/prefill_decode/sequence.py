@@ -220,7 +220,8 @@ class Sequence:
             return inside
         shift = prompt.next_position - prompt.num_tokens
         behind = torch.arange(max(start, prompt.num_tokens) + shift, end + shift)
-        return torch.cat([inside, behind.expand(*inside.shape[:-1], -1)], dim=-1)
+        behind = behind.expand(*inside.shape[:-1], -1)
+        return torch.cat([inside, behind], dim=-1) if start < prompt.num_tokens else behind
 
 
 @dataclass(eq=False)
