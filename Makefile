@@ -6,7 +6,7 @@ PYTHON ?= $(shell for python in python3.11 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install perf-tools serve test test-unit test-long fuzz bench bench-render bench-serve lint format train evaluate clean
+.PHONY: help install perf-tools serve test test-unit test-long fuzz bench bench-mixed bench-render bench-serve lint format train evaluate clean
 
 help: ## what there is (this text)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,9 @@ bench-serve: install ## streamed chats beside vLLM: make bench-serve REFERENCE_V
 
 bench: install ## what Triton and the shim cost, beside the engine in process and transformers: make bench MODEL=smollm2
 	$(BIN)/python -m client.perf.layers $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+bench-mixed: install ## how long a prompt of 4,000 tokens stops 16 streams: make bench-mixed MODEL=smollm2
+	$(BIN)/python -m client.perf.mixed $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 lint: $(VENV)/.installed-dev ## ruff and mypy
 	$(BIN)/ruff check .
