@@ -85,6 +85,18 @@ class ModelRunner:
         return "token_type_ids" in self._accepted
 
     @property
+    def context_cost(self) -> float:
+        """What each token before it adds to the computing of a token, as a part of what that takes without any.
+
+        Multiplications: two for each element of each layer's queries (with a key, of a value), against one for each weight.
+        An estimate: it takes no account of windows, nor of experts.
+        """
+        config = self.config.get_text_config()
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        weights = self.weight_bytes / self.dtype.itemsize
+        return float(2 * config.num_hidden_layers * config.num_attention_heads * size / weights)
+
+    @property
     def bytes_per_block(self) -> int:
         """What a block of the KV cache takes."""
         return PagedKVCache.bytes_per_block(self._token_shapes, self.dtype)

@@ -1,12 +1,14 @@
 """Decides what the next step of the engine works on.
 
 A step has a budget of tokens. Every decoding sequence gets its one token first, so that no prompt holds a stream up for
-longer than a step takes; what is left of the budget goes to prompts, the longer ones in chunks. Order is by priority (lower
+longer than a step takes; what is left of the budget goes to prompts, the longer ones in chunks. Far into a long prompt each
+token also attends to all before it: beside decoding sequences it counts for as many as it takes the time of. Order is by priority (lower
 first), then by arrival. Where the KV cache is full, the last sequence in this order gives its blocks up and waits again;
 it computes them anew later, and loses nothing that it has sent. The scheduler knows tokens and blocks, not tensors.
 """
 
 import bisect
+import math
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 
@@ -46,12 +48,14 @@ class Scheduler:
         max_step_tokens: int,
         prefix_caching: bool = True,
         whole_pictures: bool = False,
+        context_cost: float = 0.0,
     ) -> None:
         """
         max_running: sequences that have a place in the batch.
         max_waiting: requests that wait for a place.
         max_step_tokens: tokens of one step; at least `max_running`, as every decoding sequence takes one.
         whole_pictures: a picture's tokens see each other both ways, so that a chunk has to take all of them.
+        context_cost: what each token before it adds to the time of a prompt's token, as a part of what that takes without any.
         """
         if max_step_tokens < max_running:
             raise ValueError(f"a step of {max_step_tokens} tokens has no room for {max_running} sequences")
@@ -62,6 +66,7 @@ class Scheduler:
         self.num_preemptions = 0
         self._prefix_caching = prefix_caching
         self._whole_pictures = whole_pictures
+        self._context_cost = context_cost
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
 
@@ -91,10 +96,12 @@ class Scheduler:
         """The next step's work, the decoding sequences first. What it needs of the cache is allocated."""
         decodes = self._schedule_decodes()
         budget = self.max_step_tokens - len(decodes)
+        # Where nobody waits for the step's end, smaller chunks would only cost time.
+        context_cost = self._context_cost if decodes else 0.0
         prefills: list[Work] = []
         for sequence in self.running:
             if budget > 0 and sequence.num_uncomputed > 1:
-                budget -= self._prefill(sequence, budget, prefills)
+                budget -= self._prefill(sequence, budget, context_cost, prefills)
         for sequence in list(self.waiting):
             if budget <= 0 or len(self.running) >= self.max_running:
                 break
@@ -102,7 +109,7 @@ class Scheduler:
                 continue
             if not self._admit(sequence):
                 break
-            budget -= self._prefill(sequence, budget, prefills)
+            budget -= self._prefill(sequence, budget, context_cost, prefills)
         return decodes + sorted(prefills, key=lambda work: work.length > 1)
 
     def _schedule_decodes(self) -> list[Work]:
@@ -127,14 +134,15 @@ class Scheduler:
         self._release(sequence)
         bisect.insort(self.waiting, sequence, key=_order)
 
-    def _prefill(self, sequence: Sequence, budget: int, prefills: list[Work]) -> int:
-        """Adds the sequence's next chunk; returns its tokens."""
-        end = min(sequence.num_tokens, sequence.num_computed + budget)
+    def _prefill(self, sequence: Sequence, budget: int, context_cost: float, prefills: list[Work]) -> int:
+        """Adds the sequence's next chunk; returns what it takes of the budget."""
+        weight = 1 + context_cost * sequence.num_computed
+        end = min(sequence.num_tokens, sequence.num_computed + max(1, int(budget / weight)))
         if self._whole_pictures:
             end = _beside_pictures(end, sequence.request.prompt.pictures, sequence.num_computed)
         length = end - sequence.num_computed
         prefills.append(Work(sequence, sequence.num_computed, length))
-        return length
+        return math.ceil(length * weight)
 
     def _waits_for_sibling(self, sequence: Sequence) -> bool:
         """The choices of a request share what the first one computes of the prompt."""

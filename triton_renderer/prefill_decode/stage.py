@@ -64,6 +64,7 @@ class PrefillDecode:
             max_step_tokens=max(settings.max_step_tokens, settings.max_running_requests),
             prefix_caching=settings.prefix_caching,
             whole_pictures=runner.pictures_are_whole,
+            context_cost=runner.context_cost,
         )
         self.engine = Engine(runner, scheduler, settings.queue_timeout_s)
         self.engine.start()

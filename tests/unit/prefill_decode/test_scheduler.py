@@ -47,6 +47,18 @@ def test_decoding_sequences_go_first_and_a_long_prompt_gets_what_is_left_of_the_
     assert [lengths(step(scheduler)) for _ in range(4)] == [[1, 1, 18], [1, 1, 18], [1, 1, 14], [1, 1, 1]]
 
 
+def test_chunks_beside_decoding_sequences_get_shorter_as_their_context_grows() -> None:
+    scheduler = make_scheduler(max_step_tokens=20, context_cost=0.05)
+    add(scheduler, [3] * 50)
+    assert lengths(step(scheduler)) == [20]
+    add(scheduler, [1])
+    # Alone, it is not held up; beside the other one its tokens count for 1 + 0.05 · (40, 45, …).
+    assert lengths(step(scheduler)) == [20]
+    assert [lengths(step(scheduler)) for _ in range(3)] == [[1, 10], [1, 1], [1, 1]]
+    add(scheduler, [4] * 50)
+    assert [lengths(step(scheduler)) for _ in range(6)] == [[1, 1, 18], [1, 1, 9], [1, 1, 7], [1, 1, 6], [1, 1, 6], [1, 1, 4]]
+
+
 def test_prompts_share_a_step_and_the_one_that_does_not_fit_is_cut() -> None:
     scheduler = make_scheduler(max_step_tokens=30)
     for length in (12, 12, 12):
