@@ -47,6 +47,13 @@ def test_a_schema_without_an_end_is_looked_into_only_so_deep() -> None:
     assert types_of(schema) == ["string"]
 
 
+@pytest.mark.timeout(10)
+def test_definitions_that_refer_to_each_other_again_and_again_take_no_time() -> None:
+    definitions = {name: {"anyOf": [{"$ref": f"#/$defs/{other}"} for other in "ab"] * 500} for name in "ab"}
+    properties = {str(number): {"$ref": "#/$defs/a"} for number in range(1000)}
+    assert parameter_types({"$defs": definitions, "properties": properties}) == {name: ["string"] for name in properties}
+
+
 @pytest.mark.parametrize("schema", [None, {}, {"properties": None}, {"properties": [1]}])
 def test_a_tool_without_parameters_has_no_types(schema: Any) -> None:
     assert parameter_types(schema) == {}

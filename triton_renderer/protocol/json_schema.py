@@ -13,20 +13,29 @@ _ALIASES = {
 _TYPE_OF = {type(None): "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 _MAX_DEPTH = 8
 
+_Known = dict[tuple[str, int], set[str]]
+"""The types that references stand for, by how deep those may still go. Definitions that refer to each other are looked into
+once each, and not once for every way that leads to them."""
+
 
 def parameter_types(schema: dict[str, Any] | None) -> dict[str, list[str]]:
     """The names of the JSON types that each parameter of a tool may have; sorted, ["string"] where nothing is said."""
     properties = (schema or {}).get("properties")
-    return {name: types_of(value, schema) for name, value in properties.items()} if isinstance(properties, dict) else {}
+    known: _Known = {}
+    return {name: _named(value, schema, known) for name, value in properties.items()} if isinstance(properties, dict) else {}
 
 
 def types_of(schema: Any, root: Any = None) -> list[str]:
     """The types of one value by its `type`, the values of its `enum` or `const`, its alternatives, and what it refers to in
     `root`."""
-    return sorted(_types(schema, root, _MAX_DEPTH)) or ["string"]
+    return _named(schema, root, {})
 
 
-def _types(schema: Any, root: Any, depth: int) -> set[str]:
+def _named(schema: Any, root: Any, known: _Known) -> list[str]:
+    return sorted(_types(schema, root, _MAX_DEPTH, known)) or ["string"]
+
+
+def _types(schema: Any, root: Any, depth: int, known: _Known) -> set[str]:
     if not isinstance(schema, dict) or not depth:
         return {"string"}
     declared, values = schema.get("type"), schema.get("enum")
@@ -37,9 +46,11 @@ def _types(schema: Any, root: Any, depth: int) -> set[str]:
     for key in ("anyOf", "oneOf", "allOf"):
         alternatives = schema.get(key)
         for alternative in alternatives if isinstance(alternatives, list) else []:
-            types |= _types(alternative, root, depth - 1)
-    if not types and isinstance(schema.get("$ref"), str):
-        return _types(_referred(schema["$ref"], root), root, depth - 1)
+            types |= _types(alternative, root, depth - 1, known)
+    if not types and isinstance(reference := schema.get("$ref"), str):
+        if (reference, depth) not in known:
+            known[reference, depth] = _types(_referred(reference, root), root, depth - 1, known)
+        return known[reference, depth]
     return types or {"string"}
 
 
