@@ -175,7 +175,8 @@ def _arguments(arguments: Any) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
-        except ValueError:
+            json.dumps(arguments, ensure_ascii=False).encode()  # half a surrogate pair: no prompt can have it
+        except (ValueError, RecursionError):
             return {}
     return arguments if isinstance(arguments, dict) else {}
 

@@ -262,6 +262,10 @@ def test_tools_need_a_parser() -> None:
         ("[1]", "{}"),
         ("", "{}"),
         (None, "{}"),
+        ("[" * 100_000, "{}"),
+        ('{"city": "\\ud83d"}', "{}"),
+        ('{"\\udc00": 1}', "{}"),
+        ('{"city": "\\ud83d\\ude42"}', '{"city": "🙂"}'),
     ],
 )
 def test_arguments_of_earlier_calls_are_objects_for_the_template(renderer: Renderer, arguments: Any, rendered: str) -> None:
