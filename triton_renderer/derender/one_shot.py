@@ -11,7 +11,7 @@ from triton_renderer.derender.documents import JsonObject
 from triton_renderer.derender.model import OutputModel
 from triton_renderer.derender.translated import answer_for
 from triton_renderer.errors import InvalidRequest
-from triton_renderer.protocol.base import check_model_name
+from triton_renderer.protocol.base import TOO_MANY_TOKENS, check_model_name
 from triton_renderer.protocol.derender import (
     MAX_RESPONSES,
     DerenderChatRequest,
@@ -189,7 +189,7 @@ def cached_tokens(response: GenerateResponse) -> int:
     """How much of the prompt the engine took from its cache, as far as it says so."""
     details = response.usage.prompt_tokens_details if response.usage is not None else None
     cached = (details or {}).get("cached_tokens")
-    return cached if isinstance(cached, int) else 0
+    return cached if type(cached) is int and 0 <= cached < TOO_MANY_TOKENS else 0
 
 
 def _prompt_tokens(said: int | None, response: GenerateResponse, prompt_token_ids: list[int] | None) -> int:

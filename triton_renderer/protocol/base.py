@@ -20,7 +20,8 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
 
-TokenCount = Annotated[int, Field(ge=0, lt=2**31)]
+TOO_MANY_TOKENS = 2**31
+TokenCount = Annotated[int, Field(ge=0, lt=TOO_MANY_TOKENS)]
 """Small enough that a sum of them still is a number for JSON."""
 
 

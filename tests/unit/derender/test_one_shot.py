@@ -121,6 +121,12 @@ def test_cached_tokens_are_kept():
     assert derender(request(tokens("a"), response=response))["usage"]["prompt_tokens_details"] == {"cached_tokens": 4}
 
 
+@pytest.mark.parametrize("said", [-1, True, 1.0, 2**31, 2**64 - 1, "4", None, [4]])
+def test_cached_tokens_that_are_no_number_of_tokens_count_as_none(said):
+    response = {"usage": {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": said}}}
+    assert derender(request(tokens("a"), response=response))["usage"]["prompt_tokens_details"] is None
+
+
 @pytest.mark.parametrize(
     ("prompt", "reasoning"),
     [
