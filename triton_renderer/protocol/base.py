@@ -3,6 +3,7 @@
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from triton_renderer.errors import BadBody, InvalidRequest, NotFound
 
@@ -105,9 +106,16 @@ def misfit(error: ValidationError, kind: type[InvalidRequest] = InvalidRequest) 
     if kind is BadBody and complaint["type"] in _CHECKED_LATER.get(".".join(part for part in place if not part.isdigit()), ()):
         kind = InvalidRequest
     where = ".".join(place)
-    message = complaint["msg"].removeprefix("Value error, ")
+    message = in_words(complaint)
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     return kind(f"{where}: {message}{more}" if where else f"{message}{more}", where or None)
+
+
+def in_words(complaint: ErrorDetails) -> str:
+    """What is wrong, as the client should read it: without the names of our classes."""
+    if complaint["type"] in ("model_type", "dataclass_type"):
+        return "Input should be an object"
+    return complaint["msg"].removeprefix("Value error, ")
 
 
 def _is_union_branch(part: int | str) -> bool:

@@ -8,6 +8,8 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, Strict, TypeAdapter, ValidationError
 
+from triton_renderer.protocol.base import in_words
+
 Checked = TypeVar("Checked")
 
 MAX_TEXT = 2**22
@@ -36,7 +38,7 @@ class MisfittingState(ValueError):
     def of(cls, error: ValidationError) -> Self:
         """The first complaint of pydantic."""
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        return cls(first["msg"], ".".join(map(str, first["loc"])))
+        return cls(in_words(first), ".".join(map(str, first["loc"])))
 
     def within(self, part: str) -> Self:
         """The same, where the state is a part of another one."""

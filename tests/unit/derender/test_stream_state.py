@@ -160,6 +160,14 @@ def test_a_part_that_is_missing_is_named(missing):
     assert caught.value.param == f"stream_state.{missing}"
 
 
+@pytest.mark.parametrize("part", ["stream_state", "stream_state.choice", "stream_state.choice.detokenizer"])
+def test_a_part_that_is_no_object_is_told_without_the_name_of_a_class(part):
+    state = changed(json.loads(state_behind("a")), tuple(part.split(".")[1:]), 5)
+    with pytest.raises(InvalidRequest) as caught:
+        derenderer().chat(call(tokens("a")) | {"stream_state": state})
+    assert caught.value.message == f"{part}: Input should be an object"
+
+
 def test_a_state_that_another_request_asked_for_is_refused():
     state = json.loads(state_behind("a"))
     with pytest.raises(InvalidRequest) as caught:
