@@ -110,5 +110,8 @@ def _accepted(processor: Any, options: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{name} cannot be changed: it is {own}")
     limits = {edge: accepted.pop(name) for name, edge in _PIXELS.items() if name in accepted}
     if limits:
-        accepted["size"] = dict(processor.size) | dict(accepted.get("size", {})) | limits
+        size = accepted.get("size", {})
+        if not isinstance(size, Mapping):
+            raise ValueError("size: an object is expected")
+        accepted["size"] = dict(processor.size) | dict(size) | limits
     return accepted

@@ -172,6 +172,8 @@ def test_what_the_processor_does_not_know_is_ignored(images: MediaRenderer) -> N
         {"size": {"height": 32, "width": 32}},
         {"size": "large"},
         {"size": [1, 2, 3]},
+        {"size": [1, 2, 3], "min_pixels": 65536},
+        {"size": None, "max_pixels": 131072},
         {"do_resize": "perhaps"},
         {"patch_size": 7},
         {"image_mean": [0, 0, 0]},
