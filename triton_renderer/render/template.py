@@ -98,6 +98,7 @@ class ChatTemplate:
                 tokenize=False,
                 **self._special | {name: value for name, value in variables.items() if name not in _WITHOUT_EFFECT},
             )
+            text.encode()  # what a template of a request writes need not be text: half a surrogate pair is none
         except Exception as error:  # a template refuses by raising, or fails on messages it was not written for
             reason = f"the chat template refused the messages: {self._reason(error)}"
             if self._is_requests:
@@ -110,7 +111,8 @@ class ChatTemplate:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, jinja2.TemplateError):
             cause = cause.__cause__ or cause.__context__
-        return self._tokenizer.reveal(str(cause or error))[:MAX_REASON_LENGTH]
+        reason = str(cause or error).encode(errors="replace").decode()
+        return self._tokenizer.reveal(reason)[:MAX_REASON_LENGTH]
 
     def _detect(self, media: Mapping[Modality, MediaPlace]) -> ContentFormat:
         """What the template takes, found out by rendering: reading its source would miss what macros and filters do."""

@@ -73,6 +73,8 @@ def test_what_is_typed_stays_text_under_a_trusted_template(trusting: Renderer) -
         ("{% for %}", "Expected an expression"),
         ("{{ raise_exception('not for you') }}", "not for you"),
         ("{{ messages.__class__.__mro__ }}", "unsafe"),
+        (r"{{ '\ud83d' }}", "surrogates not allowed"),
+        (r"{{ raise_exception('not \ud83d for you') }}", r"not \? for you"),
     ],
 )
 def test_a_template_that_fails_is_refused_with_the_reason(trusting: Renderer, source: str, reason: str) -> None:
