@@ -73,7 +73,7 @@ class ReasoningParserKwargs(Wire):
 class GenerateRequest(Wire):
     """One prompt of token ids; also what a render route answers."""
 
-    request_id: str | None = Field(None, max_length=512)
+    request_id: str | None = Field(None, max_length=1024)
     token_ids: list[TokenId] = Field(min_length=1)
     token_offsets: list[tuple[int, int]] | None = None
     features: Features | None = None

@@ -5,6 +5,7 @@ import base64
 import orjson
 import pytest
 
+from client.shim.body import MAX_ID_LENGTH
 from tests.golden.videos import video
 from tests.unit.render.helpers import chat, image_part, png, settings, user
 from triton_renderer.errors import InvalidRequest
@@ -45,6 +46,14 @@ async def test_the_answer_is_accepted_by_generate_unchanged(running: Running) ->
     answer = await running.http.post("/inference/v1/generate", json=rendered.json())
     assert answer.status_code == 200
     assert answer.json()["choices"][0]["token_ids"] == [byte + 1 for byte in b"hi"]
+
+
+async def test_the_answer_to_a_request_with_the_longest_id_is_accepted_by_generate(running: Running) -> None:
+    headers = {"x-request-id": "x" * MAX_ID_LENGTH}
+    rendered = await running.http.post("/v1/completions/render", json={"prompt": ["a", "b"]}, headers=headers)
+    for document in rendered.json():
+        answer = await running.http.post("/inference/v1/generate", json=document)
+        assert answer.status_code == 200, answer.text
 
 
 async def test_what_goes_through_a_render_answer_reaches_encode_as_render_made_it(running: Running) -> None:
