@@ -5,8 +5,9 @@ No base64, no pickle, nothing of the client's multimodal data inside the JSON.
 
     name              dtype   shape   meaning
     ---------------------------------------------------------------------------------------------------------------
-    request           BYTES   [1]     JSON: {"kind": "chat" | "completion" | "responses" | "messages", "id", "external_id",
-                                      "body": {...}}, the client's request with its data URLs taken out; or {"op": "probe"}
+    request           BYTES   [1]     JSON: {"kind": "chat" | "completion" | "responses" | "messages" | "count_tokens", "id",
+                                      "external_id", "body": {...}}, the client's request with its data URLs taken out; or
+                                      {"op": "probe"}
     media             UINT8   [-1]    the bytes of all data URLs of `request`, one after another; part i is written
                                       "attached:i" in the body. Optional: data URLs may stay in the body
     media_offsets     INT64   [-1]    n+1 ascending byte offsets into `media`, or none for no media. Optional
@@ -23,7 +24,8 @@ No base64, no pickle, nothing of the client's multimodal data inside the JSON.
     output_token_ids  INT64   [-1]    newly generated ids of this chunk, all its choices one after another
     chunk             BYTES   [1]     JSON: `GeneratedChunk`, what was generated; with a request's first chunk also
                                       what derender needs to know of the request; to derender also {"op": "derender_chat" |
-                                      "derender_completion", "body": {...}}, the body of a derender route, or a probe
+                                      "derender_completion" | "derender_responses" | "derender_messages", "body": {...}},
+                                      the body of a derender route, or a probe
     response          BYTES   [-1]    JSON documents ready for the client: one whole response, or the chunks of a stream
 """
 
