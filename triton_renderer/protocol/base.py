@@ -2,8 +2,16 @@
 
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, ErrorDetails
 
 from triton_renderer.errors import BadBody, InvalidRequest, NotFound
 
@@ -15,10 +23,28 @@ NullableBool = Annotated[bool, BeforeValidator(lambda value: False if value is N
 Model = TypeVar("Model", bound="Wire")
 
 
+def _fail_fast(schema: Any) -> None:
+    """Sets `fail_fast` for every list and map within a core schema."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple", "dict"):
+            schema["fail_fast"] = True
+        schema = list(schema.values())
+    if isinstance(schema, list | tuple):
+        for part in schema:
+            _fail_fast(part)
+
+
 class Wire(BaseModel):
     """A JSON document. Unknown fields are ignored, as in the reference."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Lists and maps are read up to their first misfit: a complaint takes a thousand times the memory of what it is about."""
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
 
 TOO_MANY_TOKENS = 2**31

@@ -6,7 +6,7 @@ nonsense, but never more than type and range allow, so it cannot make anything r
 
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import Field, Strict, TypeAdapter, ValidationError
+from pydantic import FailFast, Field, Strict, TypeAdapter, ValidationError
 
 from triton_renderer.protocol.base import in_words
 
@@ -16,7 +16,7 @@ MAX_TEXT = 2**22
 """Characters of one text that is held back: more than any model writes."""
 
 Text = Annotated[str, Strict(), Field(max_length=MAX_TEXT)]
-Texts = Annotated[list[Text], Strict(), Field(max_length=MAX_TEXT)]
+Texts = Annotated[list[Text], Strict(), FailFast(), Field(max_length=MAX_TEXT)]
 Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Strict(), Field(ge=0, lt=2**53)]
 """A number that JSON keeps exactly in every language."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from tests.unit.derender.answers import model, tokens
 from tests.unit.derender.parsing import OUTPUTS
@@ -166,6 +167,16 @@ def test_a_part_that_is_no_object_is_told_without_the_name_of_a_class(part):
     with pytest.raises(InvalidRequest) as caught:
         derenderer().chat(call(tokens("a")) | {"stream_state": state})
     assert caught.value.message == f"{part}: Input should be an object"
+
+
+def test_a_list_of_a_state_is_read_up_to_its_first_misfit():
+    state = changed(json.loads(state_behind("a")), ("choice", "parser", "tools", "raw"), [None] * 1000)
+    with pytest.raises(InvalidRequest) as caught:
+        derenderer().chat(call(tokens("a"), None, ASKED) | {"stream_state": state})
+    complaint: Any = caught.value
+    while not isinstance(complaint, ValidationError):
+        complaint = complaint.__cause__
+    assert complaint.error_count() == 1
 
 
 def test_a_state_that_another_request_asked_for_is_refused():
