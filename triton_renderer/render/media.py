@@ -44,6 +44,8 @@ class RequestMedia:
         """The bytes behind `url`. Raises BadMedia where there are none to be had."""
         if url.startswith(ATTACHED):
             return self._attachment(url.removeprefix(ATTACHED))
+        if url.startswith(ATTACHED_FRAMES):
+            raise BadMedia("the frames of a video are not a picture: send them as video_url")
         if url[:5].lower() == "data:":
             data = decode_data_url(url)
             if data is None:

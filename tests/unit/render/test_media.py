@@ -95,6 +95,7 @@ def test_an_attachment_that_is_not_there_is_refused(renderer: Renderer, number: 
         ("FILE:///etc/passwd", "reads no files of its own"),
         ("/etc/passwd", "must be http, https, file, or a data URL"),
         ("https://example.com/x.png", "does not fetch media from example.com"),
+        ("attached-frames:0,1", "frames of a video are not a picture"),
     ],
 )
 def test_what_is_wrong_and_with_which_part_is_said(renderer: Renderer, url: str, message: str) -> None:
