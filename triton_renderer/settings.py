@@ -4,6 +4,7 @@ The launcher, the shim and the stages read the same environment. An unusable val
 and what would do; an empty variable counts as unset.
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from triton_renderer.text.formats import REASONING_FORMATS, TOOL_FORMATS, go_together
 
 BUNDLED_MODEL = Path(__file__).resolve().parent.parent / "models" / "shapes-vl"
+
+_HOST = r"[^\s/:?#@*\[\]]+|\[?[0-9a-f:.]*:[0-9a-f:.]*\]?"
+"""A name, which says nothing of a port, or an IPv6 address."""
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 
@@ -105,15 +109,23 @@ class Settings(BaseSettings):
     @field_validator("served_model_name", mode="before")
     @classmethod
     def _decoded(cls, value: Any) -> Any:
-        # A stage's interpreter starts in the C locale and reads the environment as ASCII, other bytes as surrogates.
-        return value.encode("utf-8", "surrogateescape").decode("utf-8") if isinstance(value, str) else value
+        return _from_environment(value) if isinstance(value, str) else value
 
     @field_validator("allowed_media_hosts", mode="before")
     @classmethod
     def _split_hosts(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return tuple(host.strip().lower().rstrip(".") for host in value.split(",") if host.strip())
+            hosts = _from_environment(value).split(",")
+            return tuple(host.strip().lower().rstrip(".") for host in hosts if host.strip())
         return value
+
+    @field_validator("allowed_media_hosts")
+    @classmethod
+    def _names_of_hosts(cls, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        for host in hosts:
+            if not re.fullmatch(_HOST, host):
+                raise ValueError(f"{host!r} is not the name of a host, without scheme, port or path")
+        return hosts
 
     @field_validator("tool_call_parser")
     @classmethod
@@ -189,6 +201,11 @@ class Settings(BaseSettings):
             else str(int(value) if value is True or value is False else value)
             for name, value in values.items()
         }
+
+
+def _from_environment(text: str) -> str:
+    """A stage's interpreter starts in the C locale and reads the environment as ASCII, other bytes as surrogates."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8")
 
 
 def _known(name: str, formats: Iterable[str]) -> str:

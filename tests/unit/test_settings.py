@@ -56,6 +56,28 @@ def test_a_render_server_with_its_routes_switched_off_is_refused(monkeypatch: py
         load_settings()
 
 
+@pytest.mark.parametrize(
+    ("given", "hosts"),
+    [
+        ("A.example., b.example ,", ("a.example", "b.example")),
+        ("127.0.0.1,::1,[fe80::1]", ("127.0.0.1", "::1", "[fe80::1]")),
+        ("bücher.example", ("bücher.example",)),
+        ("b\udcc3\udcbccher.example", ("bücher.example",)),  # as a stage reads it
+    ],
+)
+def test_media_come_from_hosts_by_their_names(given: str, hosts: tuple[str, ...]) -> None:
+    assert load_settings(allowed_media_hosts=given).allowed_media_hosts == hosts
+
+
+@pytest.mark.parametrize(
+    "host", ["http://a.example", "a.example:8080", "a.example/b", "*.example", "me@a.example", "[a.example]"]
+)
+def test_what_no_url_can_name_as_its_host_is_refused(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALLOWED_MEDIA_HOSTS", f"b.example,{host}")
+    with pytest.raises(SettingsError, match=r"^ALLOWED_MEDIA_HOSTS=.* without scheme, port or path"):
+        load_settings()
+
+
 @pytest.mark.parametrize("name", ["host", "triton_host"])
 def test_an_empty_address_is_refused(name: str) -> None:
     with pytest.raises(SettingsError, match=f"^{name.upper()}=''"):
