@@ -99,6 +99,11 @@ class Settings(BaseSettings):
     cuda_graphs: bool = Field(
         True, description="on a GPU, record the kernels of steps that only decode, and start them all at once"
     )
+    attention_kernel: str | None = Field(
+        None,
+        description="kernel that decoding on a GPU attends by, as transformers names it, such as flash_attention_3, or the "
+        "Hugging Face id of one (default: torch's own attention)",
+    )
     max_waiting_requests: int = Field(1024, ge=1, description="requests that may wait for a place; more get a 429")
     queue_timeout_s: float = Field(
         300.0, ge=0.01, le=86_400, description="longest time that a request may wait for a place in the batch, in seconds"

@@ -50,6 +50,7 @@ class DecodeGraphs:
     def __init__(self, cache: PagedKVCache, compute: Compute, recorder: Recorder) -> None:
         self._cache, self._compute, self._recorder = cache, compute, recorder
         self._graphs: dict[tuple[int, int], _Graph | None] = {}
+        self._needs_alike = True
         self.num_replays = 0
 
     @property
@@ -62,7 +63,7 @@ class DecodeGraphs:
 
         chunks: of one token each. token_ids: [chunks]. positions: [..., 1, chunks], on the CPU.
         """
-        if len(alike(chunks)) != 1:
+        if self._needs_alike and len(alike(chunks)) != 1:
             return None  # padded to the longest, the short ones would cost more than a graph saves
         bucket = batch, width = _batch(len(chunks)), _width(chunks)
         more = batch - len(chunks)
@@ -98,6 +99,8 @@ class DecodeGraphs:
                 exc_info=True,
             )
             return None
+        # A kernel that reads each sequence's own blocks, in all layers, pays nothing for the width.
+        self._needs_alike = "groups" in vars(layout)
         log.info(
             "graph of %d sequences of up to %d tokens recorded in %.2f s",
             *(len(chunks), width * BLOCK_TOKENS, time.monotonic() - started),

@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import AttentionInterface, Cache, DynamicCache, PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
+from triton_renderer.prefill_decode.attention_kernel import AttentionKernel
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
 from triton_renderer.transfer import copy_to, to_device
 
@@ -91,15 +92,31 @@ class StepLayout:
         groups = [range(len(self._decodes))] if self._width else alike(self._decodes)
         return [_DecodeGroup(members, self._decodes, self._cache.dtype, self._device, self._width) for members in groups]
 
+    @functools.cached_property
+    def paged(self) -> tuple[Tensor, Tensor]:
+        """The decoding sequences, for an AttentionKernel: their block tables [sequences, blocks] and lengths, both int32."""
+        width = self._width or max(blocks_for(chunk.end) for chunk in self._decodes)
+        table = torch.tensor(_table(self._decodes, width), dtype=torch.int32)
+        lengths = torch.tensor([chunk.end for chunk in self._decodes], dtype=torch.int32)
+        return to_device(table.view(-1, width), self._device), to_device(lengths, self._device)
+
+    @property
+    def attention_kernel(self) -> AttentionKernel | None:
+        """What decoding sequences attend by, where it can."""
+        return self._cache.attention_kernel
+
     def take_over(self, other: "StepLayout") -> None:
         """Fills the tensors with those of `other`, a layout of as many decoding sequences, padded to the same width.
 
         What was computed from them follows. For a recording, which reads the same tensors whenever it is replayed.
         """
         copy_to(self.slots, other.slots)
+        if "paged" in vars(self):
+            for mine, others in zip(self.paged, other.paged, strict=True):
+                copy_to(mine, others)
         if "groups" in vars(self):
-            for mine, others in zip(self.groups, other.groups, strict=True):
-                mine.take_over(others)
+            for group, others_group in zip(self.groups, other.groups, strict=True):
+                group.take_over(others_group)
 
     @functools.cached_property
     def table(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -159,11 +176,7 @@ class _DecodeGroup:
         chunks = [decodes[index] for index in members]
         self._contexts = to_device(torch.tensor([[chunk.context] for chunk in chunks]), device)
         self._width = max(width, *(blocks_for(chunk.end) for chunk in chunks))
-        table: list[int] = []
-        for chunk in chunks:
-            blocks = chunk.blocks[: self._width]
-            table += [*blocks, *[NULL_BLOCK] * (self._width - len(blocks))]
-        self.blocks = to_device(torch.tensor(table), device)
+        self.blocks = to_device(torch.tensor(_table(chunks, self._width)), device)
         self._dtype = dtype
         self._masks: dict[Reach, Tensor] = {}
 
@@ -193,6 +206,15 @@ def alike(decodes: Sequence[Chunk]) -> list[list[int]]:
     return list(groups.values())
 
 
+def _table(chunks: Sequence[Chunk], width: int) -> list[int]:
+    """The block tables one behind the other, each cut or filled up to `width`."""
+    table: list[int] = []
+    for chunk in chunks:
+        blocks = chunk.blocks[:width]
+        table += [*blocks, *[NULL_BLOCK] * (width - len(blocks))]
+    return table
+
+
 def _additive(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, float("-inf"))
 
@@ -204,15 +226,23 @@ def _slot(blocks: Sequence[int], position: int) -> int:
 class PagedKVCache(Cache):  # type: ignore[misc]  # transformers is untyped
     """The pools of all layers. A forward pass goes with the StepLayout that `step` has made for it."""
 
-    def __init__(self, model: PreTrainedModel, shapes: Sequence[TokenShapes], num_blocks: int) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        shapes: Sequence[TokenShapes],
+        num_blocks: int,
+        kernel: AttentionKernel | None = None,
+    ) -> None:
         """Allocates the pools and makes `model` attend through them.
 
-        shapes: of each layer, see `token_shapes`. num_blocks counts the null block as well.
+        shapes: of each layer, see `token_shapes`. num_blocks counts the null block as well. kernel: what decoding sequences
+        attend by in layers that it can do; else torch's attention.
         """
         slots = num_blocks * BLOCK_TOKENS
         super().__init__(layers=[_Layer(self, *_pools(layer, slots, model)) for layer in shapes])
         self.device, self.dtype = model.device, model.dtype
-        self.reaches = _reaches(model.config.get_text_config())
+        self.reaches = reaches(model.config.get_text_config())
+        self.attention_kernel = kernel
         self.slots = torch.empty(0, dtype=torch.int64)
         self.kernels = _kernels(model)
         config = model.config
@@ -262,7 +292,11 @@ def attend(
     sdpa = functools.partial(_sdpa, scaling=scaling, softcap=softcap, sinks=s_aux)
     count = layout.num_decodes
     parts = []
-    if count and layout.kernels and softcap is None and s_aux is None and reach.chunk is None:
+    paged = layout.attention_kernel
+    if count and paged is not None and reach.chunk is None and s_aux is None and paged.can(reach.window, softcap):
+        decodes = query[0, :, :count].transpose(0, 1)
+        parts.append(paged.attend(decodes, (key, value), *layout.paged, scaling=scaling, window=reach.window, softcap=softcap))
+    elif count and layout.kernels and softcap is None and s_aux is None and reach.chunk is None:
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         parts.append(_attend_compiled(query[0, :, :count].transpose(0, 1), (key, value), layout, reach.window or 0, scale))
     elif count:
@@ -412,16 +446,16 @@ def _pools(shapes: TokenShapes, slots: int, model: PreTrainedModel) -> tuple[Ten
     return keys, values
 
 
-def _reaches(config: PreTrainedConfig) -> list[Reach]:
+def reaches(config: PreTrainedConfig) -> list[Reach]:
     """How far each layer sees, from the configuration's `layer_types` and the settings that go with them."""
     window = getattr(config, "sliding_window", None)
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         # Families without layer types use their window, where they have one, in every layer.
         kinds = ["sliding_attention" if window else "full_attention"] * config.num_hidden_layers
-    reaches = {
+    by_kind = {
         "full_attention": Reach(),
         "sliding_attention": Reach(window=window),
         "chunked_attention": Reach(chunk=getattr(config, "attention_chunk_size", None)),
     }
-    return [reaches[kind] for kind in kinds]
+    return [by_kind[kind] for kind in kinds]

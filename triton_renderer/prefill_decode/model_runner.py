@@ -18,9 +18,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from triton_renderer import checkpoint, threads
 from triton_renderer.errors import InvalidRequest
 from triton_renderer.packed_linear import pack_linears
+from triton_renderer.prefill_decode.attention_kernel import AttentionKernel
 from triton_renderer.prefill_decode.decode_graphs import DecodeGraphs, Recorder
 from triton_renderer.prefill_decode.fused_layers import FusedModel, fuse_layers
-from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, StepLayout, token_shapes
+from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, StepLayout, TokenShapes, reaches, token_shapes
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
 from triton_renderer.protocol.stages import EncodedItem, FeatureForm
@@ -40,11 +41,17 @@ class ModelRunner:
     cache: PagedKVCache
     graphs: DecodeGraphs | None = None
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        """The cache is to be allocated before the first step, by `allocate_cache`."""
+    def __init__(self, model: PreTrainedModel, kernel: AttentionKernel | None = None) -> None:
+        """The cache is to be allocated before the first step, by `allocate_cache`. kernel: what decoding sequences attend by.
+
+        Raises CheckpointError where the kernel is not right for the model.
+        """
         self.model = model
         self.weight_bytes = checkpoint.parameter_bytes(model)
         self._token_shapes = token_shapes(model)
+        self._kernel = kernel
+        if kernel is not None:
+            prove(kernel, model, self._token_shapes)
         fused, packed = fuse_layers(model), pack_linears(model)
         self._fused = FusedModel.of(model)
         log.info("%d decoder layers are fused, %d other linear layers packed for the CPU", fused, packed)
@@ -73,7 +80,7 @@ class ModelRunner:
             raise checkpoint.CheckpointError(
                 f"MODEL={settings.model}: layers of type {sorted(unsupported)[0]} are not supported"
             )
-        return cls(model)
+        return cls(model, AttentionKernel.load(settings.attention_kernel) if settings.attention_kernel else None)
 
     def take_thread(self) -> None:
         """Called once, by the thread that will run the steps."""
@@ -103,7 +110,7 @@ class ModelRunner:
 
     def allocate_cache(self, num_blocks: int) -> None:
         """Makes the KV cache; `num_blocks` counts the null block as well."""
-        self.cache = PagedKVCache(self.model, self._token_shapes, num_blocks)
+        self.cache = PagedKVCache(self.model, self._token_shapes, num_blocks, self._kernel)
 
     def use_graphs(self, recorder: Recorder) -> None:
         """From now on steps that only decode are recorded once, and replayed. The cache has to be there."""
@@ -227,6 +234,16 @@ class ModelRunner:
                 form = multimodal.form
         outputs = {modality: _encoder_output(torch.cat(rows, dim=1), form) for modality, rows in parts.items()}
         return {"mm_encoder_outputs": outputs} if outputs else {}
+
+
+def prove(kernel: AttentionKernel, model: PreTrainedModel, shapes: Ordered[TokenShapes]) -> None:
+    """Tries the kernel on each kind of layer that it would be used for. Raises CheckpointError where it is not right."""
+    config = model.config.get_text_config()
+    softcap = getattr(config, "attn_logit_softcapping", None)
+    kinds = {(layer, reach.window) for layer, reach in zip(shapes, reaches(config), strict=True) if reach.chunk is None}
+    for layer, window in kinds:
+        if kernel.can(window, softcap):
+            kernel.prove(layer, config.num_attention_heads, window, softcap, dtype=model.dtype, device=model.device)
 
 
 def _encoder_output(rows: torch.Tensor, form: FeatureForm) -> BaseModelOutputWithPooling:

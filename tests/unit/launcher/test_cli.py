@@ -39,6 +39,7 @@ VALUES = {
     "kv_cache_bytes": "700",
     "prefix_caching": "0",
     "cuda_graphs": "0",
+    "attention_kernel": "flash_attention_3",
     "max_waiting_requests": "9",
     "queue_timeout_s": "9.5",
     "request_timeout_s": "10.5",
