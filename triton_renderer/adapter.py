@@ -66,12 +66,20 @@ class Adapter:
         return array
 
     def bytes_tensor(self, request: Any, spec: TensorSpec) -> Any:
-        """A UINT8 input as a torch tensor where it lies: on the GPU without a copy, by DLPack. Empty where left out."""
+        """A UINT8 input as a torch tensor of its own, on the device where it lies. Empty where left out.
+
+        By DLPack a tensor on the GPU is Triton's memory, often another process's, until the request ends: it is copied, and the
+        copy has run when this returns.
+        """
         import torch  # noqa: PLC0415  # only the GPU stages have it loaded
 
         tensor = self._pb.get_input_tensor_by_name(request, spec.name)
-        if tensor is None or not tensor.is_cpu():
-            return torch.empty(0, dtype=torch.uint8) if tensor is None else torch.utils.dlpack.from_dlpack(tensor.to_dlpack())
+        if tensor is None:
+            return torch.empty(0, dtype=torch.uint8)
+        if not tensor.is_cpu():
+            own = torch.utils.dlpack.from_dlpack(tensor.to_dlpack()).clone()
+            torch.cuda.current_stream(own.device).synchronize()
+            return own
         array = self.array(request, spec)
         return torch.from_numpy(array.copy()) if array.size else torch.empty(0, dtype=torch.uint8)
 
@@ -112,6 +120,11 @@ class Adapter:
         if isinstance(value, np.ndarray):
             return self._pb.Tensor(spec.name, np.ascontiguousarray(value, NUMPY_DTYPES[spec.dtype]))
         if value.is_cuda:
+            # It goes to another process, which knows nothing of this one's streams: it has to be computed. Triton waits for the
+            # default stream only.
+            import torch  # noqa: PLC0415  # only the GPU stages have it loaded
+
+            torch.cuda.current_stream(value.device).synchronize()
             return self._pb.Tensor.from_dlpack(spec.name, value)
         return self._pb.Tensor(spec.name, value.numpy())
 

@@ -1,14 +1,18 @@
 """Tensors in and out, and the one final flag of every request."""
 
 import threading
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import torch
 
 from tests.unit import fake_pb_utils as pb
 from triton_renderer.adapter import Adapter, Outbox, ResponseStream, operation
 from triton_renderer.errors import InvalidRequest, StageUnavailable, from_wire
-from triton_renderer.tensors import CHUNK, CONTEXT, MEDIA, OUTPUT_TOKEN_IDS, RESPONSE, TOKEN_IDS
+from triton_renderer.tensors import CHUNK, CONTEXT, EMBEDDINGS, MEDIA, OUTPUT_TOKEN_IDS, RESPONSE, TOKEN_IDS, optional
 
 ADAPTER = Adapter(pb)
 OUTPUTS = {OUTPUT_TOKEN_IDS: np.array([1, 2]), CHUNK: b"{}"}
@@ -59,6 +63,63 @@ def test_outputs_have_the_dtype_of_their_spec() -> None:
     assert response.outputs["chunk"].tolist() == [b"{}"]
     assert response.outputs["response"].tolist() == [b"a", b"b"]
     assert ADAPTER.response({RESPONSE: []}).outputs["response"].shape == (0,)
+
+
+class Gpu:
+    """Notes what the adapter does to the GPU, whose tensors are stood in for by some on the CPU."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
+        monkeypatch.setattr(pb, "get_input_tensor_by_name", lambda request, name: self)
+        monkeypatch.setattr(pb.Tensor, "from_dlpack", self.from_dlpack, raising=False)
+        self.memory = torch.arange(4, dtype=torch.uint8)
+
+    def synchronize(self) -> None:
+        self.log.append("wait")
+
+    def from_dlpack(self, name: str, value: Any) -> pb.Tensor:
+        self.log.append("hand over")
+        return pb.Tensor(name, value.array)
+
+    def is_cpu(self) -> bool:
+        return False
+
+    def to_dlpack(self) -> Any:
+        self.log.append("take")
+        return torch.utils.dlpack.to_dlpack(self.memory)
+
+
+@dataclass
+class OnGpu:
+    """A tensor of torch."""
+
+    array: npt.NDArray[Any]
+    is_cuda: bool = True
+    device: str = "cuda:0"
+
+
+def test_tensor_on_the_gpu_is_computed_before_another_process_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    response = ADAPTER.response({EMBEDDINGS: OnGpu(np.arange(3, dtype=np.uint8))})
+    assert gpu.log == ["wait", "hand over"]
+    assert response.outputs["embeddings"].tolist() == [0, 1, 2]
+
+
+def test_tensor_that_comes_on_the_gpu_is_copied_before_triton_frees_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = Gpu(monkeypatch)
+    taken = ADAPTER.bytes_tensor(pb.Request({}), EMBEDDINGS)
+    assert gpu.log == ["take", "wait"], "the copy has not run when the request may end"
+    gpu.memory.zero_()
+    assert taken.tolist() == [0, 1, 2, 3]
+
+
+def test_bytes_on_the_cpu_are_copied_as_well_and_left_out_ones_are_empty() -> None:
+    memory = np.arange(4, dtype=np.uint8)
+    taken = ADAPTER.bytes_tensor(pb.Request({"embeddings": memory}), EMBEDDINGS)
+    memory[:] = 0
+    assert taken.tolist() == [0, 1, 2, 3]
+    assert ADAPTER.bytes_tensor(pb.Request({}), optional(EMBEDDINGS)).shape == (0,)
 
 
 def test_one_bad_request_does_not_harm_its_neighbours() -> None:
