@@ -1,4 +1,4 @@
-"""Replayed steps give what the same steps give without a recording. That a GPU takes the recording, only a GPU can show."""
+"""Replayed steps give what the same steps give without a recording: CUDA's where there is a GPU, else one of torch's operations."""
 
 import logging
 import random
@@ -16,11 +16,12 @@ from tests.unit.prefill_decode.recording import record
 from tests.unit.prefill_decode.test_equals_transformers import TIE, Case, Pipeline
 from triton_renderer import checkpoint
 from triton_renderer.prefill_decode.blocks import BLOCK_TOKENS, NULL_BLOCK, blocks_for
-from triton_renderer.prefill_decode.decode_graphs import CudaRecorder, DecodeGraphs
+from triton_renderer.prefill_decode.decode_graphs import CudaRecorder, DecodeGraphs, Recorder
 from triton_renderer.prefill_decode.kv_cache import Chunk
 from triton_renderer.prefill_decode.model_runner import ModelRunner
 from triton_renderer.settings import load_settings
 
+DEVICE = checkpoint.device()
 WINDOW = 24
 NUM_BLOCKS = 96
 SIZES: dict[str, Any] = {
@@ -66,7 +67,8 @@ class Batch:
         return np.array(ids), places.expand(3, 1, -1) if axes == 3 else places.unsqueeze(0)
 
     def eager(self, chunks: Sequence[Chunk], ids: np.ndarray, positions: torch.Tensor) -> torch.Tensor:
-        return self.runner._logits(torch.from_numpy(ids).unsqueeze(0), positions, self.runner.cache.step(chunks))
+        token_ids = torch.from_numpy(ids).unsqueeze(0).to(DEVICE)
+        return self.runner._logits(token_ids, positions.to(DEVICE), self.runner.cache.step(chunks))
 
     def come(self, length: int) -> Running:
         """A new one, prefilled."""
@@ -110,7 +112,7 @@ def runner(request: pytest.FixtureRequest) -> ModelRunner:
     """In float64, so that what padding does to the order of sums is far below what a wrong input would do."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    runner = ModelRunner(MODELS[request.param]().eval().requires_grad_(False).double())
+    runner = ModelRunner(MODELS[request.param]().eval().requires_grad_(False).to(DEVICE).double())
     runner.allocate_cache(NUM_BLOCKS)
     return runner
 
@@ -121,9 +123,13 @@ def as_the_engine_does() -> Iterator[None]:
         yield
 
 
+def recorder() -> Recorder:
+    return CudaRecorder() if DEVICE.type == "cuda" else record
+
+
 @pytest.fixture
 def batch(runner: ModelRunner) -> Batch:
-    runner.use_graphs(record)
+    runner.use_graphs(recorder())
     assert runner.graphs is not None
     return Batch(runner, runner.graphs)
 
@@ -297,8 +303,8 @@ def pipeline() -> Iterator[Pipeline]:
 
 def test_engine_with_graphs_puts_out_what_transformers_does(pipeline: Pipeline) -> None:
     runner = pipeline.stage._runner
-    assert runner.graphs is None, "on a CPU there are none"
-    runner.use_graphs(record)
+    assert (runner.graphs is None) == (DEVICE.type == "cpu"), "only a GPU has graphs, and by default"
+    runner.use_graphs(recorder())
     assert runner.graphs is not None
     cases = [pipeline.case(pictures, length) for pictures, length in ((0, 5), (1, 9), (0, 90), (2, 12), (0, 1))]
     sinks = [(case, pipeline.start(case, stream=index % 2 == 0)) for index, case in enumerate(cases)]
