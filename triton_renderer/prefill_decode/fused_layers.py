@@ -20,6 +20,9 @@ from triton_renderer.prefill_decode.kv_cache import PagedKVCache, StepLayout, at
 _FAMILIES = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer", "Qwen3VLTextDecoderLayer"}
 )
+Rows = tuple[Tensor, Tensor]
+"""Which of a step's tokens take a row of the encoder, [rows] int64 ascending, and the rows, [1 + deepstack, rows, hidden]."""
+
 _MODELS = frozenset({"LlamaModel", "MistralModel", "Qwen2Model", "Qwen3Model", "Qwen3VLTextModel"})
 _PARTS = frozenset(
     {"self_attn", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp", "mlp.gate_proj"}
@@ -102,7 +105,7 @@ class FusedLayer(nn.Module):
 
 
 class FusedModel:
-    """A language model of fused layers, for steps without pictures.
+    """A language model of fused layers.
 
     What transformers does around the layers for every model (masks, outputs, checks) takes as long as two layers of a small one.
     """
@@ -121,18 +124,30 @@ class FusedModel:
         return cls(text, model.lm_head) if is_known else None
 
     def __call__(
-        self, token_ids: Tensor, positions: Tensor, wanted: Tensor | None, cache: PagedKVCache, layout: StepLayout
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        wanted: Tensor | None,
+        cache: PagedKVCache,
+        layout: StepLayout,
+        *,
+        rows: Rows | None = None,
     ) -> Tensor:
         """Logits [wanted, vocabulary] of a step, of all tokens where `wanted` is None.
 
-        token_ids: [1, tokens]; positions: [1, tokens], or [3, 1, tokens] of M-RoPE.
+        token_ids: [1, tokens]; positions: [1, tokens], or [3, 1, tokens] of M-RoPE. Rows take the place of their tokens'
+        embeddings; those for DeepStack are added behind the first layers.
         """
         x = self._embed(token_ids)
         embeddings = self._rotary(x, positions)
-        for layer in self._layers:
+        if rows is not None:
+            x[0].index_copy_(0, rows[0], rows[1][0])
+        for index, layer in enumerate(self._layers):
             x = layer(x, position_embeddings=embeddings, past_key_values=cache, layout=layout)
-        rows = x[0] if wanted is None else x[0].index_select(0, wanted)
-        logits: Tensor = self._head(self._norm.compiled(rows, layout.kernels) if layout.kernels else self._norm(rows))
+            if rows is not None and index + 1 < len(rows[1]):
+                x[0].index_add_(0, rows[0], rows[1][index + 1])
+        kept = x[0] if wanted is None else x[0].index_select(0, wanted)
+        logits: Tensor = self._head(self._norm.compiled(kept, layout.kernels) if layout.kernels else self._norm(kept))
         return logits
 
 

@@ -20,7 +20,7 @@ from triton_renderer.errors import InvalidRequest
 from triton_renderer.packed_linear import pack_linears
 from triton_renderer.prefill_decode.attention_kernel import AttentionKernel
 from triton_renderer.prefill_decode.decode_graphs import DecodeGraphs, Recorder
-from triton_renderer.prefill_decode.fused_layers import FusedModel, fuse_layers
+from triton_renderer.prefill_decode.fused_layers import FusedModel, Rows, fuse_layers
 from triton_renderer.prefill_decode.kv_cache import Chunk, PagedKVCache, StepLayout, TokenShapes, reaches, token_shapes
 from triton_renderer.prefill_decode.scheduler import Work
 from triton_renderer.prefill_decode.sequence import MultimodalInputs, Prompt
@@ -175,8 +175,8 @@ class ModelRunner:
         chunks = [self._chunk(work) for work in works]
         ids = np.concatenate([sequence.token_ids(start, end) for sequence, start, end in spans])
         positions = torch.cat([sequence.positions(start, end) for sequence, start, end in spans], dim=-1)
-        multimodal = self._multimodal(works)
-        if self.graphs and not multimodal and len(ids) == len(works) and list(wanted) == list(range(len(ids))):
+        rows = self._rows(works)
+        if self.graphs and rows is None and len(ids) == len(works) and list(wanted) == list(range(len(ids))):
             logits = self.graphs.run(chunks, ids, positions)
             if logits is not None:
                 return logits
@@ -185,7 +185,8 @@ class ModelRunner:
             to_device(positions, self.device),
             self.cache.step(chunks),
             to_device(torch.tensor(wanted), self.device),
-            **multimodal,
+            rows=rows,
+            works=works,
         )
 
     def _logits(
@@ -194,11 +195,13 @@ class ModelRunner:
         positions: torch.Tensor,
         layout: StepLayout,
         wanted: torch.Tensor | None = None,
-        **multimodal: Any,
+        *,
+        rows: Rows | None = None,
+        works: Ordered[Work] = (),
     ) -> torch.Tensor:
         """Logits [wanted, vocabulary] of a step, of all tokens where `wanted` is None. All tensors are on the device."""
-        if self._fused and not multimodal:
-            return self._fused(token_ids, positions, wanted, self.cache, layout)
+        if self._fused:
+            return self._fused(token_ids, positions, wanted, self.cache, layout, rows=rows)
         output = self.model(
             input_ids=token_ids,
             position_ids=positions,
@@ -206,7 +209,7 @@ class ModelRunner:
             use_cache=True,
             logits_to_keep=0 if wanted is None else wanted,
             layout=layout,
-            **multimodal,
+            **self._multimodal(works),
         )
         logits: torch.Tensor = output.logits[0]
         return logits
@@ -219,6 +222,21 @@ class ModelRunner:
             if self.pictures_are_whole and work.start <= picture.start and picture.end <= work.end
         ]
         return Chunk(work.length, work.start, sequence.blocks, pictures)
+
+    def _rows(self, works: Ordered[Work]) -> Rows | None:
+        """The encoder's rows that the step's tokens take, and which of its tokens those are; None where there are none."""
+        places, parts, at = [], [], 0
+        for work in works:
+            multimodal = work.sequence.request.prompt.multimodal
+            if multimodal is not None and work.start < work.sequence.request.prompt.num_tokens:
+                within, rows = multimodal.within(work.start, work.end)
+                if len(within):
+                    places.append(within + at)
+                    parts.append(rows)
+            at += work.length
+        if not parts:
+            return None
+        return to_device(torch.from_numpy(np.concatenate(places)), self.device), torch.cat(parts, dim=1)
 
     @staticmethod
     def _multimodal(works: Ordered[Work]) -> dict[str, Any]:

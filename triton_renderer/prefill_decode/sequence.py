@@ -49,6 +49,11 @@ class MultimodalInputs:
     form: FeatureForm = "list"
     of_video: torch.Tensor | None = None
 
+    def within(self, start: int, end: int) -> tuple[npt.NDArray[np.int64], torch.Tensor]:
+        """Which of the tokens at [start, end) of the prompt take a row, counted from `start`: [n]; and [1 + deepstack, n, hidden]."""
+        first, behind = np.searchsorted(self.places, (start, end)).tolist()
+        return self.places[first:behind] - start, self.rows[:, first:behind]
+
     def between(self, start: int, end: int) -> dict[str, torch.Tensor]:
         """By modality, the rows of the tokens at [start, end) of the prompt: [1 + deepstack, n, hidden], n not zero."""
         first, behind = np.searchsorted(self.places, (start, end)).tolist()
